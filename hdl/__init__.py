@@ -1,0 +1,1 @@
+"""The engine in Amaranth, its configuration and its instruction set."""

@@ -1,0 +1,359 @@
+"""The engine's instruction set: one definition for compiler, reference machine, RTL and docs.
+
+Pure data, without Amaranth. :data:`FIELDS` is the bit layout of an instruction (least significant
+field first); the RTL builds its layout from it and ``docs/isa.md`` is rendered from it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from .config import EngineConfig
+
+__all__ = [
+    "FIELDS",
+    "INSTRUCTION_BYTES",
+    "Field",
+    "Instruction",
+    "LayerNote",
+    "Op",
+    "Port",
+    "Program",
+    "ProgramError",
+    "predicted_cycles",
+    "predicted_stalls",
+]
+
+VERSION = 1
+INSTRUCTION_BYTES = 64
+
+
+class ProgramError(ValueError):
+    """A program file that is damaged or of another version."""
+
+
+class Op:
+    """Operations. ``DOT``: lanes share the activations, each has its weights (Conv, Gemm, MatMul).
+    ``LANE``: lane l takes byte l of the word times its first weight (depthwise, pools, copies)."""
+
+    END = 0
+    DOT = 1
+    LANE = 2
+
+
+class Field(NamedTuple):
+    name: str
+    bits: int
+    signed: bool
+    doc: str
+
+
+FIELDS: tuple[Field, ...] = (
+    Field("op", 4, False, "0 END, 1 DOT, 2 LANE"),
+    Field("acc_max", 1, False, "keep the maximum of the products instead of their sum (MaxPool)"),
+    Field("weight_hold", 1, False, "use one weight word for all slices and blocks (pools, copies)"),
+    Field("x_unsigned", 1, False, "source bytes are uint8"),
+    Field("has_add", 1, False, "add the skip tensor through addend tables after requantising"),
+    Field("has_table", 1, False, "map the result through a 256-entry table, last of all"),
+    Field("reserved", 7, False, "zero"),
+    Field("src", 16, False, "word address of the source tensor"),
+    Field("src2", 16, False, "word address of the skip tensor; in another bank than the source"),
+    Field("dst", 16, False, "word address of the result"),
+    Field("weights", 16, False, "word address of the first weight word"),
+    Field("params", 16, False, "word address of the first parameter word"),
+    Field("table", 8, False, "index of the unary table"),
+    Field("addend", 8, False, "index of the pair of addend tables"),
+    Field("blocks", 16, False, "blocks of `lanes` output channels"),
+    Field("out_h", 16, False, "output rows"),
+    Field("out_w", 16, False, "output columns"),
+    Field("kernel_h", 8, False, "kernel rows"),
+    Field("kernel_w", 8, False, "kernel columns"),
+    Field("c_slices", 16, False, "`simd`-wide slices of a pixel's channels (1 for LANE)"),
+    Field("in_h", 16, False, "input rows, without padding"),
+    Field("in_w", 16, False, "input columns, without padding"),
+    Field("pixel_words", 16, False, "words of an input pixel"),
+    Field("row_words", 16, False, "words of an input row: in_w * pixel_words"),
+    Field("out_pixel_words", 16, False, "words of an output pixel (and of a skip pixel)"),
+    Field("stride_h", 4, False, "output stride in input rows"),
+    Field("stride_w", 4, False, "output stride in input columns"),
+    Field("dilation_h", 8, False, "kernel dilation in rows"),
+    Field("dilation_w", 8, False, "kernel dilation in columns"),
+    Field("pad_top", 8, False, "rows of padding above"),
+    Field("pad_left", 8, False, "columns of padding on the left"),
+    Field("idle", 8, False, "idle cycles after each pixel, so that the requantisers keep up"),
+    Field("step_x", 16, False, "words from one output column to the next: stride_w * pixel_words"),
+    Field("step_y", 16, False, "words from one output row to the next: stride_h * row_words"),
+    Field("step_kx", 16, False, "words from one kernel column to the next: dilation_w * pixel_words"),
+    Field("step_ky", 16, False, "words from one kernel row to the next: dilation_h * row_words"),
+    Field("origin", 16, False, "src - pad_top * row_words - pad_left * pixel_words, modulo 2^16"),
+    Field("zp_x", 9, True, "byte that padding feeds"),
+    Field("zp_y", 9, True, "zero point of the requantised result"),
+    Field("lo", 9, True, "lower clamp of the requantised result"),
+    Field("hi", 9, True, "upper clamp of the requantised result"),
+    Field("zp_a", 9, True, "zero point of the sum with the skip tensor"),
+    Field("lo_a", 9, True, "lower clamp of the sum with the skip tensor"),
+    Field("hi_a", 9, True, "upper clamp of the sum with the skip tensor"),
+)
+_BITS = sum(f.bits for f in FIELDS)
+assert _BITS <= INSTRUCTION_BYTES * 8, _BITS
+_DERIVED = ("row_words", "step_x", "step_y", "step_kx", "step_ky", "origin", "reserved")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One layer. Field meanings and widths are those of :data:`FIELDS`; derived fields are not kept.
+
+    Tensors lie in activation memory as NHWC words: pixel (y, x) of a tensor at ``base`` starts at
+    word ``base + (y * w + x) * pixel_words``; channel c is byte c of that run. Bytes of a last word
+    beyond the tensor's channels are undefined and meet zero weights. Weights lie as
+    ``[block][slice][lane][simd]`` bytes, slices in order kernel row, kernel column, channel slice;
+    LANE reads ``simd`` index 0 only, the compiler leaves the others 0.
+    """
+
+    op: int = Op.DOT
+    src: int = 0
+    dst: int = 0
+    weights: int = 0
+    params: int = 0
+    blocks: int = 1
+    out_h: int = 1
+    out_w: int = 1
+    kernel_h: int = 1
+    kernel_w: int = 1
+    c_slices: int = 1
+    in_h: int = 1
+    in_w: int = 1
+    pixel_words: int = 1
+    out_pixel_words: int = 1
+    stride_h: int = 1
+    stride_w: int = 1
+    dilation_h: int = 1
+    dilation_w: int = 1
+    pad_top: int = 0
+    pad_left: int = 0
+    idle: int = 0
+    zp_x: int = 0
+    zp_y: int = 0
+    lo: int = -128
+    hi: int = 127
+    acc_max: int = 0
+    weight_hold: int = 0
+    x_unsigned: int = 0
+    has_add: int = 0
+    src2: int = 0
+    addend: int = 0
+    zp_a: int = 0
+    lo_a: int = -128
+    hi_a: int = 127
+    has_table: int = 0
+    table: int = 0
+
+    def derived(self) -> dict[str, int]:
+        """Products that the address generator would otherwise need multipliers for."""
+        row = self.in_w * self.pixel_words
+        origin = self.src - self.pad_top * row - self.pad_left * self.pixel_words
+        return {
+            "row_words": row,
+            "step_x": self.stride_w * self.pixel_words,
+            "step_y": self.stride_h * row,
+            "step_kx": self.dilation_w * self.pixel_words,
+            "step_ky": self.dilation_h * row,
+            "origin": origin & 0xFFFF,
+            "reserved": 0,
+        }
+
+    @property
+    def slices(self) -> int:
+        """Slices (cycles of useful work) of one output pixel and block."""
+        return self.kernel_h * self.kernel_w * self.c_slices
+
+    @property
+    def pixels(self) -> int:
+        return self.out_h * self.out_w
+
+    def encode(self) -> bytes:
+        """64 bytes, little-endian; ValueError names a field that does not fit its width."""
+        values = {**asdict(self), **self.derived()}
+        word = shift = 0
+        for f in FIELDS:
+            value = values[f.name]
+            low, high = (-(1 << f.bits - 1), (1 << f.bits - 1) - 1) if f.signed else (0, (1 << f.bits) - 1)
+            if not low <= value <= high:
+                raise ValueError(f"instruction: {f.name} is {value}, must be {low}..{high}")
+            word |= (value & ((1 << f.bits) - 1)) << shift
+            shift += f.bits
+        return word.to_bytes(INSTRUCTION_BYTES, "little")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Instruction:
+        """Inverse of :meth:`encode`; ProgramError when a derived field disagrees."""
+        word = int.from_bytes(data, "little")
+        values: dict[str, int] = {}
+        for f in FIELDS:
+            value = word & ((1 << f.bits) - 1)
+            if f.signed and value >> (f.bits - 1):
+                value -= 1 << f.bits
+            values[f.name] = value
+            word >>= f.bits
+        found = {name: values.pop(name) for name in _DERIVED}
+        instruction = cls(**values)
+        for name, value in instruction.derived().items():
+            if value != found[name]:
+                raise ProgramError(f"instruction: field {name} is {found[name]}, must be {value}")
+        return instruction
+
+
+def predicted_stalls(config: EngineConfig, instruction: Instruction) -> int:
+    """Issue cycles in which the multipliers wait for the requantisers: closed form."""
+    return instruction.blocks * instruction.pixels * instruction.idle
+
+
+# Cycles from the end of one layer to the first slice of the next, and from a layer's last slice to
+# its last byte written; counted in the RTL (tests/hdl/test_engine.py holds them against it).
+SETUP_CYCLES = 3
+
+
+def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
+    """Cycles from the last slice issued to the last byte written: depth of the pipeline."""
+    tree = (config.simd - 1).bit_length()
+    depth = 22 + tree + (config.beats - 1)
+    return depth + 3 * instruction.has_add + 2 * instruction.has_table
+
+
+def predicted_cycles(config: EngineConfig, instruction: Instruction) -> int:
+    """Cycles of one layer, exact closed form: setup + blocks * pixels * (slices + idle) + drain."""
+    work = instruction.blocks * instruction.pixels * (instruction.slices + instruction.idle)
+    return SETUP_CYCLES + work + drain_cycles(config, instruction)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor that the host writes or reads: unpadded NHWC bytes of one item on the link."""
+
+    tensor: str
+    offset: int  # word address
+    hwc: tuple[int, int, int]
+    dtype: str  # "int8" | "uint8"
+
+    @property
+    def nbytes(self) -> int:
+        return self.hwc[0] * self.hwc[1] * self.hwc[2]
+
+
+@dataclass(frozen=True)
+class LayerNote:
+    """What an instruction stands for, and what it is predicted to cost before anything is run."""
+
+    instruction: int
+    unit: str  # anchor node
+    nodes: tuple[str, ...]  # ONNX nodes
+    output: Port  # readable after this instruction
+    macs: int  # useful multiplications
+    cycles: int  # predicted
+    stalls: int  # predicted
+
+
+@dataclass(frozen=True)
+class Program:
+    """One FPGA stage: instructions (the last is END), packed memories, ports and notes.
+
+    ``weights``: words of ``lanes * simd`` int8. ``params``: 8 bytes an output channel, int32 bias
+    (zero points folded: ``bias - zp_x * sum(w)``), then the bits of float32 ``m``; in order of
+    channels, padded to whole blocks of ``lanes`` (bias 0, m 1.0). The exponent of ``m`` is clamped
+    at compile time so that frexp's lies in -33..9, which loses nothing (DESIGN section 5).
+    ``tables``: 256 bytes each. ``addends``: 256 pairs of int32 (Ta[i], Tb[i]) each, index = byte's
+    bit pattern, values within 28 bits signed: Ta of the requantised result, Tb of the skip tensor.
+    """
+
+    config: EngineConfig
+    instructions: tuple[Instruction, ...]
+    weights: bytes
+    params: bytes
+    tables: bytes
+    addends: bytes
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    layers: tuple[LayerNote, ...]
+    version: int = VERSION
+
+    @property
+    def config_sha256(self) -> str:
+        return self.config.sha256
+
+    def to_bytes(self) -> bytes:
+        """File image: header, section table, sections (INTERFACES, "Program")."""
+        meta: dict[str, Any] = {
+            "config": self.config.to_dict(),
+            "inputs": [asdict(p) for p in self.inputs],
+            "outputs": [asdict(p) for p in self.outputs],
+            "layers": [asdict(n) for n in self.layers],
+        }
+        sections = (
+            (b"INST", b"".join(i.encode() for i in self.instructions)),
+            (b"WGHT", self.weights),
+            (b"PARM", self.params),
+            (b"TABL", self.tables),
+            (b"ADDT", self.addends),
+            (b"META", json.dumps(meta, sort_keys=True, separators=(",", ":")).encode()),
+        )
+        head = struct.pack("<4sHH32s", b"TRVP", self.version, len(sections), bytes.fromhex(self.config.sha256))
+        offset = len(head) + 16 * len(sections)
+        table = b""
+        for tag, body in sections:
+            table += struct.pack("<4sIII", tag, offset, len(body), zlib.crc32(body))
+            offset += len(body)
+        return head + table + b"".join(body for _, body in sections)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Program:
+        """Parse a file image; ProgramError says what is wrong with it."""
+        if len(data) < 40 or data[:4] != b"TRVP":
+            raise ProgramError("program: no TRVP header; the file is not a Trivet program")
+        _, version, count, digest = struct.unpack_from("<4sHH32s", data)
+        if version != VERSION:
+            raise ProgramError(f"program: version {version}, this release reads {VERSION}; compile the model again")
+        if len(data) < 40 + 16 * count:
+            raise ProgramError("program: truncated section table")
+        sections: dict[bytes, bytes] = {}
+        for k in range(count):
+            tag, offset, length, crc = struct.unpack_from("<4sIII", data, 40 + 16 * k)
+            body = data[offset : offset + length]
+            if len(body) != length or zlib.crc32(body) != crc:
+                raise ProgramError(f"program: section {tag.decode('ascii', 'replace')} is truncated or damaged")
+            sections[tag] = body
+        missing = [t.decode() for t in (b"INST", b"WGHT", b"PARM", b"TABL", b"ADDT", b"META") if t not in sections]
+        if missing:
+            raise ProgramError(f"program: sections {missing} are missing")
+        try:
+            meta = json.loads(sections[b"META"])
+            config = EngineConfig.from_dict(meta["config"])
+            inputs = tuple(_port(p) for p in meta["inputs"])
+            outputs = tuple(_port(p) for p in meta["outputs"])
+            layers = tuple(
+                LayerNote(n["instruction"], n["unit"], tuple(n["nodes"]), _port(n["output"]),
+                          n["macs"], n["cycles"], n["stalls"])
+                for n in meta["layers"]
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise ProgramError(f"program: section META is not understood ({e})") from e
+        if config.sha256 != digest.hex():
+            raise ProgramError("program: configuration hash of header and META differ")
+        code = sections[b"INST"]
+        if len(code) % INSTRUCTION_BYTES or not code:
+            raise ProgramError(f"program: {len(code)} bytes of instructions, must be a multiple of {INSTRUCTION_BYTES}")
+        instructions = tuple(
+            Instruction.decode(code[k : k + INSTRUCTION_BYTES]) for k in range(0, len(code), INSTRUCTION_BYTES)
+        )
+        if instructions[-1].op != Op.END:
+            raise ProgramError("program: the last instruction is not END")
+        return cls(config, instructions, sections[b"WGHT"], sections[b"PARM"], sections[b"TABL"],
+                   sections[b"ADDT"], inputs, outputs, layers, version)
+
+
+def _port(p: dict[str, Any]) -> Port:
+    h, w, c = (int(v) for v in p["hwc"])
+    return Port(str(p["tensor"]), int(p["offset"]), (h, w, c), str(p["dtype"]))

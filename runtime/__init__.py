@@ -1,0 +1,1 @@
+"""Runs bundles: format, devices, links, pipeline, session. Imports neither compiler nor hdl."""

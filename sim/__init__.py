@@ -1,0 +1,1 @@
+"""The reference machine and the virtual board."""

@@ -1,0 +1,30 @@
+"""Depth of the post pipeline in cycles; pure data, without Amaranth, for cycle formulas.
+
+The components assert these figures about themselves (tests/hdl/test_post.py counts them).
+"""
+
+from __future__ import annotations
+
+from .config import EngineConfig
+
+__all__ = ["ADDEND", "BIAS", "REQUANTISER", "SKIP_OFFSET", "TABLE", "post_latency"]
+
+BIAS = 1
+REQUANTISER = 12
+ADDEND = 4
+TABLE = 2
+
+# Cycles from a beat's sums to its skip bytes: one before the requantised byte, since the skip
+# bytes are registered before they address the second addend table.
+SKIP_OFFSET = BIAS + REQUANTISER - 1
+
+
+def post_latency(config: EngineConfig, has_add: int, has_table: int) -> int:
+    """Cycles from ``i_valid`` to ``o_valid`` of :class:`trivet.hdl.post.Post`.
+
+    A beat whose sums are sampled by clock edge t is on ``o_bytes`` after edge t + latency - 1, so
+    it is sampled by edge t + latency. ``config`` changes nothing today; it is here because a wider
+    memory may one day need another register.
+    """
+    del config
+    return BIAS + REQUANTISER + (ADDEND if has_add else 0) + (TABLE if has_table else 0)

@@ -1,0 +1,214 @@
+"""Post pipeline: from int32 sums to output bytes, `requantisers` channels wide."""
+
+from amaranth import *
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from .addend import Addend
+from .latency import ADDEND, BIAS, REQUANTISER, SKIP_OFFSET, TABLE
+from .latency import post_latency as latency
+from .requant import Requantiser
+
+__all__ = ["SKIP_OFFSET", "Post", "Table", "latency"]
+
+
+class Table(wiring.Component):
+    """Unary byte tables, read once a cycle.
+
+    Parameters
+    ----------
+    tables : :class:`int`
+        Tables of 256 bytes, a power of two.
+
+    Members
+    -------
+    index : :py:`In(8)`
+        Table to read.
+    i : :py:`In(8)`
+        Byte to map.
+    o : :py:`Out(8)`
+        Mapped byte, ``LATENCY`` = 2 cycles later (memory and its output register).
+    write_en : :py:`In(1)`
+        Write a byte in this cycle; the table must not be in use.
+    write_addr : :py:`In(16)`
+        Byte address: table * 256 + byte value.
+    write_data : :py:`In(8)`
+        Byte to write.
+    """
+
+    LATENCY = TABLE
+
+    def __init__(self, tables):
+        self.tables = tables
+        super().__init__({
+            "index": In(8), "i": In(8), "o": Out(8),
+            "write_en": In(1), "write_addr": In(16), "write_data": In(8),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.data = data = memory.Memory(shape=8, depth=256 * self.tables, init=[])
+        read = data.read_port()
+        write = data.write_port()
+        out = Signal(8, reset_less=True)
+        m.d.comb += [
+            read.addr.eq(Cat(self.i, self.index)),
+            write.en.eq(self.write_en),
+            write.addr.eq(self.write_addr),
+            write.data.eq(self.write_data),
+            self.o.eq(out),
+        ]
+        m.d.sync += out.eq(read.data)
+        return m
+
+
+class Post(wiring.Component):
+    """Sums to bytes: bias, requantiser, optional residual add, optional table.
+
+    ``R = config.requantisers`` channels a cycle, channel 0 in the low bits everywhere. Nothing
+    ever stalls: a beat with ``i_valid`` in cycle t has its bytes on ``o_bytes`` with ``o_valid`` in
+    cycle ``t + latency(config, has_add, has_table)``:
+
+    ========= =========== ==========================================================
+    has_add   has_table   latency (cycles)
+    ========= =========== ==========================================================
+    0         0           13 = bias 1 + requantiser 12
+    0         1           15 = 13 + table 2
+    1         0           17 = 13 + addend 4
+    1         1           19
+    ========= =========== ==========================================================
+
+    **Skip bytes**: those of the beat with ``i_valid`` in cycle t must be on ``skip`` in cycle
+    ``t + SKIP_OFFSET`` = t + 12, and in that cycle only. They are registered inside, so a byte
+    selector behind a memory's output register may drive ``skip`` directly.
+
+    ``zp_y`` ... ``addend_index`` describe the layer: they must not change from the cycle of the
+    layer's first ``i_valid`` to that of its last ``o_valid``. ``o_valid`` and ``o_bytes`` come from
+    registers through one multiplexer (by ``has_add``, ``has_table``).
+
+    Writes take effect two cycles later and must not meet a layer that reads the same memory; spaces
+    other than 3 (TABL) and 4 (ADDT) are ignored.
+
+    Parameters
+    ----------
+    config : :class:`~trivet.hdl.config.EngineConfig`
+        ``requantisers``, ``tables`` and ``addends`` are used.
+
+    Members
+    -------
+    i_valid : :py:`In(1)`
+        A beat enters in this cycle.
+    i_sums : :py:`In(32 * R)`
+        Accumulators, int32.
+    i_params : :py:`In(64 * R)`
+        Per channel: int32 bias, then the bits of float32 m.
+    zp_y, lo, hi : :py:`In(signed(9))`
+        Zero point and bounds of the requantised byte; lo <= hi.
+    zp_a, lo_a, hi_a : :py:`In(signed(9))`
+        Zero point and bounds of the sum with the skip tensor; lo_a <= hi_a.
+    has_add, has_table : :py:`In(1)`
+        Which steps the layer has.
+    addend_index, table_index : :py:`In(8)`
+        Pair of addend tables; unary table.
+    skip : :py:`In(8 * R)`
+        Skip bytes, see above; ignored unless ``has_add``.
+    o_valid : :py:`Out(1)`
+        A beat leaves in this cycle.
+    o_bytes : :py:`Out(8 * R)`
+        Its bytes.
+    write_en : :py:`In(1)`
+        Write one byte.
+    write_space : :py:`In(3)`
+        3 TABL, 4 ADDT.
+    write_addr : :py:`In(16)`
+        TABL: byte address. ADDT: index of the 8-byte pair (int32 Ta, int32 Tb).
+    write_byte : :py:`In(8)`
+        Byte within the word, little-endian; TABL: 0.
+    write_data : :py:`In(8)`
+        Byte to write.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        width = config.requantisers
+        number = In(signed(9))
+        super().__init__({
+            "i_valid": In(1), "i_sums": In(32 * width), "i_params": In(64 * width),
+            "zp_y": number, "lo": number, "hi": number,
+            "zp_a": number, "lo_a": number, "hi_a": number,
+            "has_add": In(1), "has_table": In(1),
+            "addend_index": In(8), "table_index": In(8),
+            "skip": In(8 * width),
+            "o_valid": Out(1), "o_bytes": Out(8 * width),
+            "write_en": In(1), "write_space": In(3), "write_addr": In(16),
+            "write_byte": In(8), "write_data": In(8),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+
+        # One register in front of the write ports: the bus is long and feeds 3 * R memories.
+        write_table = Signal()
+        write_addend = Signal()
+        write_addr = Signal(16, reset_less=True)
+        write_byte = Signal(3, reset_less=True)
+        write_data = Signal(8, reset_less=True)
+        m.d.sync += [
+            write_table.eq(self.write_en & (self.write_space == 3)),
+            write_addend.eq(self.write_en & (self.write_space == 4)),
+            write_addr.eq(self.write_addr),
+            write_byte.eq(self.write_byte),
+            write_data.eq(self.write_data),
+        ]
+
+        plain = BIAS + REQUANTISER
+        valid = Signal(plain + ADDEND + TABLE)  # bit k: a beat that entered k + 1 cycles ago
+        m.d.sync += valid.eq(Cat(self.i_valid, valid[:-1]))
+        added = plain + ADDEND
+        m.d.comb += self.o_valid.eq(Mux(
+            self.has_table,
+            Mux(self.has_add, valid[added + TABLE - 1], valid[plain + TABLE - 1]),
+            Mux(self.has_add, valid[added - 1], valid[plain - 1]),
+        ))
+
+        skip = Signal.like(self.skip, name="skip_reg", reset_less=True)
+        m.d.sync += skip.eq(self.skip)
+
+        for k in range(self.config.requantisers):
+            m.submodules[f"requantiser{k}"] = requantiser = Requantiser()
+            m.submodules[f"addend{k}"] = addend = Addend(self.config.addends)
+            m.submodules[f"table{k}"] = table = Table(self.config.tables)
+
+            sum_ = Signal(signed(32), name=f"sum{k}", reset_less=True)
+            multiplier = Signal(32, name=f"multiplier{k}", reset_less=True)
+            bias, bits = self.i_params.word_select(k, 64)[:32], self.i_params.word_select(k, 64)[32:]
+            m.d.sync += [
+                sum_.eq(self.i_sums.word_select(k, 32) + bias),
+                multiplier.eq(bits),
+            ]
+            result = Signal(8, name=f"result{k}")
+            m.d.comb += [
+                requantiser.sum.eq(sum_),
+                requantiser.m.eq(multiplier),
+                requantiser.zp.eq(self.zp_y),
+                requantiser.lo.eq(self.lo),
+                requantiser.hi.eq(self.hi),
+                addend.index.eq(self.addend_index),
+                addend.a.eq(requantiser.y[:8]),
+                addend.b.eq(skip.word_select(k, 8)),
+                addend.zp.eq(self.zp_a),
+                addend.lo.eq(self.lo_a),
+                addend.hi.eq(self.hi_a),
+                addend.write_en.eq(write_addend),
+                addend.write_addr.eq(write_addr),
+                addend.write_byte.eq(write_byte),
+                addend.write_data.eq(write_data),
+                result.eq(Mux(self.has_add, addend.o[:8], requantiser.y[:8])),
+                table.index.eq(self.table_index),
+                table.i.eq(result),
+                table.write_en.eq(write_table),
+                table.write_addr.eq(write_addr),
+                table.write_data.eq(write_data),
+                self.o_bytes.word_select(k, 8).eq(Mux(self.has_table, table.o, result)),
+            ]
+        return m

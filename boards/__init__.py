@@ -1,1 +1,21 @@
-"""Boards: one a file."""
+"""Boards: one a file, registered here by name."""
+
+from __future__ import annotations
+
+from .board import Board, HostLink, Resources
+from .colorlight_i5 import COLORLIGHT_I5
+from .ecpix5_85 import ECPIX5_85
+from .icebreaker import ICEBREAKER
+from .ulx3s_85f import ULX3S_85F
+
+__all__ = ["BOARDS", "Board", "HostLink", "Resources", "get"]
+
+BOARDS: dict[str, Board] = {b.name: b for b in (ULX3S_85F, ECPIX5_85, COLORLIGHT_I5, ICEBREAKER)}
+
+
+def get(name: str) -> Board:
+    """The board of that name; ValueError lists the known ones."""
+    board = BOARDS.get(name)
+    if board is None:
+        raise ValueError(f"board {name!r} is not known; known boards: {', '.join(BOARDS)}")
+    return board

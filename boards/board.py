@@ -1,0 +1,62 @@
+"""What a board offers, as plain figures with their sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Board", "HostLink", "Resources"]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the FPGA has. ``dsps`` are hard multipliers; ``brams`` are blocks of ``bram_bits`` each."""
+
+    luts: int
+    ffs: int
+    dsps: int
+    brams: int
+    bram_bits: int
+    source: str
+
+
+@dataclass(frozen=True)
+class HostLink:
+    """The way from the host to the board, in board time.
+
+    ``bandwidth_bytes_per_second`` is payload each way; ``latency_seconds`` is one transfer's fixed
+    share. ``source`` is a word of Cost's provenance, ``detail`` says where the figures are from.
+    """
+
+    kind: str
+    bandwidth_bytes_per_second: float
+    latency_seconds: float
+    source: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """A physical FPGA board.
+
+    ``engine`` holds the fields of ``hdl.config.EngineConfig`` as a plain dict, or is None when no
+    engine configuration has been made for the board: it cannot take a stage then.
+    ``clock_hz`` is the engine's clock and ``clock_status`` says whether it is planned or measured.
+    ``status`` has the keys "simulated", "routed" and "hardware"; each text says what was done.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    device: str
+    package: str
+    speed_grade: str
+    oscillator_hz: int
+    resources: Resources
+    link: HostLink
+    source: str
+    status: dict[str, str]
+    engine: dict[str, int] | None = None
+    clock_hz: int | None = None
+    clock_status: str = "no engine yet"
+    power_busy_w: float | None = None
+    notes: tuple[str, ...] = field(default=())

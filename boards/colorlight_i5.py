@@ -1,0 +1,39 @@
+"""Colorlight i5: an LED receiver card with an ECP5 25F."""
+
+from __future__ import annotations
+
+from .board import Board, HostLink, Resources
+
+__all__ = ["COLORLIGHT_I5"]
+
+COLORLIGHT_I5 = Board(
+    name="colorlight-i5",
+    title="Colorlight i5, ECP5 25F",
+    vendor="Lattice ECP5",
+    device="LFE5U-25F",
+    package="BG381",
+    speed_grade="6",
+    oscillator_hz=25_000_000,
+    resources=Resources(
+        luts=24_288,
+        ffs=24_288,
+        dsps=28,
+        brams=56,
+        bram_bits=18_432,
+        source="Lattice FPGA-DS-02012, ECP5 family selection guide: 24k LUTs, 28 multipliers, 56 EBR",
+    ),
+    link=HostLink(
+        kind="uart",
+        bandwidth_bytes_per_second=11_520.0,
+        latency_seconds=0.00044,
+        source="given",
+        detail="UART of the extension board assumed at 115,200 baud 8N1; latency as for the ULX3S",
+    ),
+    source="amaranth-boards 0.0.21, colorlight_i5.py (device, package, speed grade, clk25)",
+    status={
+        "simulated": "no: no engine configuration yet",
+        "routed": "no: no bitstream of this release",
+        "hardware": "no: never run on a board",
+    },
+    notes=("the default engine needs 128 multipliers, this part has 28",),
+)

@@ -1,0 +1,38 @@
+"""LambdaConcept ECPIX-5 with an ECP5 85F (5G)."""
+
+from __future__ import annotations
+
+from .board import Board, HostLink, Resources
+
+__all__ = ["ECPIX5_85"]
+
+ECPIX5_85 = Board(
+    name="ecpix5-85",
+    title="LambdaConcept ECPIX-5, ECP5-5G 85F",
+    vendor="Lattice ECP5-5G",
+    device="LFE5UM5G-85F",
+    package="BG554",
+    speed_grade="8",
+    oscillator_hz=100_000_000,
+    resources=Resources(
+        luts=83_640,
+        ffs=83_640,
+        dsps=156,
+        brams=208,
+        bram_bits=18_432,
+        source="Lattice FPGA-DS-02012, ECP5 family selection guide: 84k LUTs, 156 multipliers, 208 EBR",
+    ),
+    link=HostLink(
+        kind="uart",
+        bandwidth_bytes_per_second=300_000.0,
+        latency_seconds=0.00044,
+        source="given",
+        detail="FT2232H UART assumed at 3 Mbaud 8N1; latency assumed as for the ULX3S",
+    ),
+    source="amaranth-boards 0.0.21, ecpix5.py (device, package, speed grade, clk100)",
+    status={
+        "simulated": "no: no engine configuration yet",
+        "routed": "no: no bitstream of this release",
+        "hardware": "no: never run on a board",
+    },
+)

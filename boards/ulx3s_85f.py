@@ -1,0 +1,53 @@
+"""Radiona ULX3S with an ECP5 85F: the board that everything is planned for first."""
+
+from __future__ import annotations
+
+from .board import Board, HostLink, Resources
+
+__all__ = ["ULX3S_85F"]
+
+ULX3S_85F = Board(
+    name="ulx3s-85f",
+    title="Radiona ULX3S, ECP5 85F",
+    vendor="Lattice ECP5",
+    device="LFE5U-85F",
+    package="BG381",
+    speed_grade="6",
+    oscillator_hz=25_000_000,
+    resources=Resources(
+        luts=83_640,
+        ffs=83_640,
+        dsps=156,
+        brams=208,
+        bram_bits=18_432,
+        source="Lattice FPGA-DS-02012, ECP5 family selection guide: 84k LUTs, 156 multipliers, 208 EBR",
+    ),
+    link=HostLink(
+        kind="uart",
+        bandwidth_bytes_per_second=300_000.0,
+        latency_seconds=0.00044,
+        source="given",
+        detail="FT231X at 3 Mbaud 8N1; 0.44 ms a round trip, taken from a pty and not from the board",
+    ),
+    source="amaranth-boards 0.0.21, ulx3s.py (device, package, speed grade, clk25)",
+    status={
+        "simulated": "the engine's top level, above the byte stream of the UART",
+        "routed": "no: no bitstream of this release",
+        "hardware": "no: never run on a board",
+    },
+    engine={
+        "lanes": 16,
+        "simd": 8,
+        "requantisers": 4,
+        "act_banks": 3,
+        "act_bank_words": 2048,
+        "weight_words": 2112,
+        "param_words": 512,
+        "tables": 8,
+        "addends": 4,
+        "instructions": 64,
+        "isa": 1,
+    },
+    clock_hz=100_000_000,
+    clock_status="planned: 100 to 125 MHz were routed for engines of this size on speed grade 6",
+)

@@ -1,0 +1,131 @@
+"""Verilog out: plain, small and the same text every time.
+
+Amaranth writes one module per *instance*; a row of equal components would be repeated as often as
+it is used. Here equal modules are merged in the RTLIL text before yosys turns it into Verilog, and
+zeroed memories are cleared by a loop instead of one line a word.
+"""
+
+import re
+
+from amaranth.back import rtlil
+from amaranth.back.verilog import _convert_rtlil_text
+
+__all__ = ["to_verilog"]
+
+_MODULE = re.compile(r"^module \\(\S+)$", re.M)
+_CELL = re.compile(r"^(  cell )\\(\S+)( )", re.M)
+# A port that no signal of the module names is called after net numbers of the whole design.
+_ANONYMOUS = re.compile(r"\\port\$\d+\$\d+")
+_MEMINIT = re.compile(r"^  cell \$meminit_v2 .*?^  end\n", re.M | re.S)
+_ZEROS = re.compile(r"connect \\DATA \d+'0+\n")
+_MEMORY = re.compile(r"^  reg (?:\[\d+:0\] )?(\S+) \[(\d+):0\];\n", re.M)
+
+
+def to_verilog(component, name, *, platform=None):
+    """Verilog-2001 text of a component, one module per distinct component.
+
+    Parameters
+    ----------
+    component : :class:`amaranth.lib.wiring.Component`
+        What to convert. Ports are its members (``path__member`` for nested interfaces), ``clk``
+        and ``rst`` (synchronous).
+    name : :class:`str`
+        Name of the top module, a plain Verilog identifier; further modules are called
+        ``name__path__to__instance`` after their first instance.
+    platform : object
+        Passed on to ``elaborate``.
+
+    Returns
+    -------
+    :class:`str`
+        The same text for the same component, on every machine with the same tool versions.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"Verilog: {name!r} is no plain identifier; "
+                         f"use letters, digits and underscores for the top module")
+    text = rtlil.convert(component, name=name, platform=platform, emit_src=False)
+    merged = _merge(_drop_zero_contents(text))
+    verilog = _convert_rtlil_text(merged, strip_internal_attrs=True, write_verilog_opts=("-noattr",))
+    # The banner names the build of the converter: two machines would differ in it alone.
+    return _clear_memories(verilog[verilog.index("module "):])
+
+
+def _drop_zero_contents(text):
+    return _MEMINIT.sub(lambda cell: "" if _ZEROS.search(cell[0]) else cell[0], text)
+
+
+def _merge(text):
+    """RTLIL text in which equal modules, submodules included, are kept once."""
+    starts = [match.start() for match in re.finditer(r"^(?:attribute [^\n]*\n)*module ", text, re.M)]
+    prelude, ends = text[:starts[0]], [*starts[1:], len(text)]
+    kept_name = {}  # module -> module that stands for it
+    kept_ports = {}  # module -> {anonymous port: its name in the module that stands for it}
+    by_body = {}
+    bodies = []
+    # Parents come before their children, so the last module is a leaf.
+    for start, end in reversed(list(zip(starts, ends))):
+        body = text[start:end]
+        name = _MODULE.search(body)[1]
+        body, ports = _local_port_names(_with_merged_cells(body, kept_name, kept_ports))
+        key = _MODULE.sub("module", body)
+        if key in by_body:
+            index = by_body[key]
+        else:
+            index = by_body[key] = len(bodies)
+            bodies.append([name, body])
+        # The first instance in reading order gives the name: the last one met here.
+        bodies[index][0] = name
+        kept_name[name] = index
+        kept_ports[name] = ports
+    names = [name.replace(".", "__") for name, _ in bodies]
+    if len(set(names)) != len(names):
+        raise ValueError("Verilog: two instance paths give one module name; "
+                         "rename a submodule so that no name holds two underscores in a row")
+
+    def named(body, index):
+        body = _MODULE.sub(lambda _: f"module \\{names[index]}", body)
+        return re.sub(r"^(  cell )\\@(\d+)( )", lambda c: f"{c[1]}\\{names[int(c[2])]}{c[3]}", body,
+                      flags=re.M)
+
+    return prelude + "".join(named(body, k) for k, (_, body) in reversed(list(enumerate(bodies))))
+
+
+def _with_merged_cells(body, kept_name, kept_ports):
+    """Cells of merged modules as ``\\@index``, their anonymous ports renamed as in the module."""
+    parts = re.split(r"(^  cell .*?^  end\n)", body, flags=re.M | re.S)
+    for k in range(1, len(parts), 2):
+        cell = _CELL.match(parts[k])
+        if not cell or cell[2] not in kept_name:
+            continue
+        ports = kept_ports[cell[2]]
+        cell_text = _CELL.sub(lambda c: f"{c[1]}\\@{kept_name[c[2]]}{c[3]}", parts[k])
+        parts[k] = re.sub(r"^    connect (\S+) ",
+                          lambda c: f"    connect {ports.get(c[1], c[1])} ", cell_text, flags=re.M)
+    return "".join(parts)
+
+
+def _local_port_names(body):
+    found = re.findall(r"^  wire .* (?:input|output|inout) \d+ .*?(\\port\$\d+\$\d+)$", body, re.M)
+    ports = {port: f"\\port{k}" for k, port in enumerate(found)}
+    return _ANONYMOUS.sub(lambda port: ports.get(port[0], port[0]), body), ports
+
+
+def _clear_memories(verilog):
+    """Give memories without contents zeros, by a loop: simulators would start with x."""
+    def cleared(module):
+        count = 0
+
+        def loop(declaration):
+            nonlocal count
+            memory, last = declaration[1], declaration[2]
+            if re.search(rf"^    {re.escape(memory)} ?\[0\] = ", module, re.M):
+                return declaration[0]
+            index = f"clear{count}"
+            count += 1
+            return (f"{declaration[0]}  integer {index};\n"
+                    f"  initial for ({index} = 0; {index} <= {last}; {index} = {index} + 1) "
+                    f"{memory} [{index}] = 0;\n")
+
+        return _MEMORY.sub(loop, module)
+
+    return "".join(cleared(part) for part in re.split(r"(?<=endmodule\n)", verilog))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -51,6 +51,8 @@ class Stage:
     outputs: tuple[TensorSpec, ...]
     fallback: bytes | None = None  # the same stage as ONNX in contract form
     engine: str | None = None  # configuration hash
+    engine_config: Mapping[str, Any] | None = None  # fields of hdl.config.EngineConfig
+    builds: Mapping[str, str] = field(default_factory=dict)  # board -> build hash of its bitstream
     predicted_seconds: float | None = None  # of one item on the planned device
 
 

@@ -1,0 +1,1 @@
+"""Devices that need nothing but the base installation."""

@@ -1,0 +1,475 @@
+"""The `.trivet` bundle: one zip that holds plan, stage models, programs, bitstreams and vectors.
+
+Members are stored sorted, uncompressed and with a fixed date, so the same inputs give the same
+bytes on every machine (deflate's output differs between zlib builds). Nothing in a bundle is ever
+run as code or unpickled, nothing is extracted to disk, and every size is bounded before it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy.typing as npt
+
+from .device import Stage, TensorSpec
+from .manifest import (
+    FORMAT,
+    BitstreamInfo,
+    BundleError,
+    EngineInfo,
+    Manifest,
+    MemberInfo,
+    ModelInfo,
+    PlanInfo,
+    PortInfo,
+    Rig,
+    RigDevice,
+    StageInfo,
+    TensorInfo,
+    check_manifest,
+    check_name,
+)
+from .vectors import pack_vectors, unpack_vectors
+
+__all__ = [
+    "FORMAT",
+    "BitstreamInfo",
+    "Bundle",
+    "BundleError",
+    "BundleWriter",
+    "EngineInfo",
+    "Manifest",
+    "MemberInfo",
+    "ModelInfo",
+    "PlanInfo",
+    "PortInfo",
+    "Rig",
+    "RigDevice",
+    "StageInfo",
+    "TensorInfo",
+]
+
+MANIFEST: Final = "manifest.json"
+PLAN: Final = "plan.json"
+RIG: Final = "rig.json"
+VECTORS: Final = "vectors.npz"
+
+MAX_MEMBERS: Final = 4096
+MAX_MEMBER_BYTES: Final = 2 << 30  # an ONNX file (one protobuf message) cannot be larger
+MAX_TOTAL_BYTES: Final = 16 << 30
+MAX_JSON_BYTES: Final = 64 << 20
+MAX_RATIO: Final = 200  # unpacked : packed; ours are stored (1), weights and code reach about 100
+MAX_DIRECTORY_BYTES: Final = 4 << 20
+
+_T = TypeVar("_T")
+
+
+class Bundle:
+    """An opened bundle; a context manager.
+
+    Opening checks names, sizes, the manifest and that zip and manifest list the same members; a
+    member's hash is checked each time it is read. Every fault is a :class:`BundleError`.
+    """
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._archive = archive
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Bundle:
+        """Open and check ``path``; :class:`BundleError` for anything that is not a sound bundle."""
+        path = Path(path)
+        archive = _open_archive(path)
+        try:
+            infos = _check_archive(path, archive)
+            if MANIFEST not in infos:
+                raise BundleError(
+                    f"{path}: has no {MANIFEST}, so it is not a Trivet bundle; "
+                    "make one with `trivet compile`"
+                )
+            raw = _read_member(path, archive, infos[MANIFEST])
+            _check_format(path, raw)
+            manifest = _decode(path, MANIFEST, raw, Manifest)
+            check_manifest(path, manifest, {n: i.file_size for n, i in infos.items()})
+        except BaseException:
+            archive.close()
+            raise
+        return cls(path, archive, manifest)
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._archive.close()
+
+    def read(self, member: str) -> bytes:
+        """The bytes of ``member``, checked against the length and hash in the manifest."""
+        listed = self.manifest.members.get(member)
+        if listed is None:
+            raise BundleError(
+                f"{self.path}: has no member '{member}' among its {len(self.manifest.members)}; "
+                "compile the model again"
+            )
+        try:
+            data = _read_member(self.path, self._archive, self._archive.getinfo(member))
+        except ValueError as error:  # zipfile's answer once it is closed
+            raise BundleError(f"{self.path}: the bundle is closed; open it again") from error
+        found = hashlib.sha256(data).hexdigest()
+        if found != listed.sha256:
+            raise BundleError(
+                f"{self.path}: member '{member}' has sha256 {found[:12]}.., the manifest says "
+                f"{listed.sha256[:12]}..; the file was changed or damaged, compile or copy it again"
+            )
+        return data
+
+    def plan(self) -> PlanInfo:
+        """What the runtime needs of plan.json: the device and predicted seconds of every stage."""
+        plan = self._json(PLAN, PlanInfo)
+        if [s.index for s in plan.stages] != [s.index for s in self.manifest.stages]:
+            raise BundleError(
+                f"{self.path}: {PLAN} has stages {[s.index for s in plan.stages]}, the manifest "
+                f"{[s.index for s in self.manifest.stages]}; compile the model again"
+            )
+        return plan
+
+    def plan_json(self) -> dict[str, Any]:
+        """The whole of plan.json."""
+        return self._json(PLAN, dict[str, Any])
+
+    def rig(self) -> Rig:
+        """The devices that the plan was made for."""
+        return self._json(RIG, Rig)
+
+    def vectors(self) -> dict[str, npt.NDArray[Any]]:
+        """The stored test vectors by name; empty when the bundle has none. Never unpickles."""
+        if self.manifest.vectors is None:
+            return {}
+        data = self.read(self.manifest.vectors)
+        return unpack_vectors(f"{self.path}: member '{self.manifest.vectors}'", data)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages in order, with their payloads read and checked."""
+        seconds = {s.index: s.compute for s in self.plan().stages}
+        return tuple(self._stage(s, seconds[s.index]) for s in self.manifest.stages)
+
+    def _stage(self, info: StageInfo, seconds: float | None) -> Stage:
+        engine = None if info.engine is None else self.manifest.engines[info.engine]
+        return Stage(
+            index=info.index,
+            kind=info.kind,
+            payload=self.read(info.member),
+            sha256=self.manifest.members[info.member].sha256,
+            inputs=self._specs(info.inputs),
+            outputs=self._specs(info.outputs),
+            fallback=None if info.fallback is None else self.read(info.fallback),
+            engine=info.engine,
+            engine_config=None if engine is None else dict(engine.config),
+            builds={}
+            if engine is None
+            else {board: b.build_sha256 for board, b in engine.bitstreams.items()},
+            predicted_seconds=seconds,
+        )
+
+    def _specs(self, names: Iterable[str]) -> tuple[TensorSpec, ...]:
+        tensors = self.manifest.tensors
+        return tuple(
+            TensorSpec(n, tensors[n].dtype, tuple(tensors[n].shape), tensors[n].layout)
+            for n in names
+        )
+
+    def _json(self, member: str, kind: type[_T]) -> _T:
+        return _decode(self.path, member, self.read(member), kind)
+
+
+class BundleWriter:
+    """Collects a bundle's parts and writes them at once.
+
+    Parameters
+    ----------
+    model
+        Hash, inputs and outputs of the ONNX model; a string at axis 0 of a shape is its batch axis.
+    plan, rig
+        plan.json as bytes, and the rig it was made for.
+    tools
+        Tool name -> version, for people; no paths, no dates.
+    """
+
+    def __init__(
+        self,
+        *,
+        trivet: str,
+        model: ModelInfo,
+        plan: bytes,
+        rig: Rig,
+        tools: Mapping[str, str] | None = None,
+    ) -> None:
+        self._trivet = trivet
+        self._model = model
+        self._tools = dict(tools or {})
+        self._members: dict[str, bytes] = {}
+        self._tensors: dict[str, TensorInfo] = {}
+        self._stages: list[StageInfo] = []
+        self._engines: dict[str, EngineInfo] = {}
+        self._vectors: str | None = None
+        self.add(PLAN, plan)
+        self.add(RIG, msgspec.json.encode(rig, order="sorted"))
+
+    def add(self, member: str, data: bytes) -> str:
+        """Add a member; ``ValueError`` when its name is bad or taken by other bytes."""
+        reason = check_name(member)
+        if reason is not None or member == MANIFEST:
+            raise ValueError(f"bundle member '{member}': {reason or 'the writer makes it'}")
+        if self._members.setdefault(member, data) != data:
+            raise ValueError(f"bundle member '{member}' was added before, with other bytes")
+        return member
+
+    def add_tensor(self, name: str, info: TensorInfo) -> None:
+        """Describe a tensor at a stage's edge; shape and layout are those of its bytes."""
+        if self._tensors.setdefault(name, info) != info:
+            raise ValueError(f"tensor '{name}' was described before, otherwise")
+
+    def add_onnx_stage(self, inputs: Iterable[str], outputs: Iterable[str], model: bytes) -> int:
+        """Append a stage that runs an ONNX model; its index."""
+        index = len(self._stages)
+        member = self.add(f"stages/{index}.onnx", model)
+        self._stages.append(StageInfo(index, "onnx", member, list(inputs), list(outputs)))
+        return index
+
+    def add_program_stage(
+        self,
+        inputs: Iterable[str],
+        outputs: Iterable[str],
+        program: bytes,
+        *,
+        engine: str,
+        fallback: bytes,
+    ) -> int:
+        """Append a stage that an engine runs; ``fallback`` gives the same bytes on a CPU."""
+        index = len(self._stages)
+        member = self.add(f"stages/{index}.trvp", program)
+        second = self.add(f"stages/{index}.onnx", fallback)
+        self._stages.append(
+            StageInfo(index, "program", member, list(inputs), list(outputs), second, engine)
+        )
+        return index
+
+    def add_engine(self, config_sha256: str, info: EngineInfo) -> None:
+        """Describe an engine configuration; its bitstreams' members are added with :meth:`add`."""
+        self._engines[config_sha256] = info
+
+    def add_vectors(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Store test vectors (``vectors.npz``); no object arrays."""
+        self._vectors = self.add(VECTORS, pack_vectors(arrays))
+
+    def manifest(self) -> Manifest:
+        """The manifest of what was added so far."""
+        return Manifest(
+            format=FORMAT,
+            trivet=self._trivet,
+            tools=self._tools,
+            model=self._model,
+            members={
+                name: MemberInfo(hashlib.sha256(data).hexdigest(), len(data))
+                for name, data in self._members.items()
+            },
+            tensors=self._tensors,
+            stages=self._stages,
+            engines=self._engines,
+            vectors=self._vectors,
+        )
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the bundle to ``path``: to a temporary file beside it, synced, then renamed.
+
+        When anything fails, a file that was there before stays as it was.
+        """
+        path = Path(path)
+        manifest = self.manifest()
+        raw = msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1)
+        members = {**self._members, MANIFEST: raw}
+        check_manifest(path, manifest, {n: len(d) for n, d in members.items()})
+        _check_sizes(path, {n: (len(d), len(d)) for n, d in members.items()})
+        try:
+            handle, temporary = tempfile.mkstemp(
+                dir=path.parent, prefix=f".{path.name}.", suffix=".part"
+            )
+        except OSError as error:
+            raise BundleError(
+                f"{path}: cannot be written ({error.strerror}); choose a folder that is writable"
+            ) from error
+        try:
+            with os.fdopen(handle, "wb") as file:
+                _write_archive(file, members)
+                file.flush()
+                os.fsync(file.fileno())
+            # mkstemp makes files private; a bundle gets what open() would have given.
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except OSError as error:
+            raise BundleError(
+                f"{path}: cannot be written ({error.strerror}); nothing was changed"
+            ) from error
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def _umask() -> int:
+    value = os.umask(0o077)
+    os.umask(value)
+    return value
+
+
+def _write_archive(file: Any, members: Mapping[str, bytes]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(members):
+            info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            info.create_system = 3
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, members[name])
+
+
+def _open_archive(path: Path) -> zipfile.ZipFile:
+    try:
+        with open(path, "rb") as file:
+            _check_directory(path, file)
+        return zipfile.ZipFile(path)
+    except OSError as error:
+        raise BundleError(
+            f"{path}: cannot be opened ({error.strerror or error}); check the path"
+        ) from error
+    except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError) as error:
+        raise BundleError(
+            f"{path}: is not a bundle, or was cut short ({error}); compile or copy it again"
+        ) from error
+
+
+def _check_directory(path: Path, file: Any) -> None:
+    """Bound the zip's directory before ``zipfile`` reads it whole."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 66_000))
+    tail = file.read()
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or len(tail) < at + 22:
+        raise zipfile.BadZipFile("no zip directory at its end")
+    (directory,) = struct.unpack_from("<I", tail, at + 12)
+    if directory > MAX_DIRECTORY_BYTES:
+        raise BundleError(
+            f"{path}: its zip directory has {directory} bytes, above the limit "
+            f"{MAX_DIRECTORY_BYTES}; this is not a bundle of ours"
+        )
+
+
+def _check_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    listed = archive.infolist()
+    if len(listed) > MAX_MEMBERS:
+        raise BundleError(
+            f"{path}: has {len(listed)} members, above the limit {MAX_MEMBERS}; "
+            "this is not a bundle of ours"
+        )
+    infos: dict[str, zipfile.ZipInfo] = {}
+    for info in listed:
+        name = info.orig_filename  # zipfile cuts `filename` at a NUL and rewrites separators
+        reason = check_name(name)
+        if name in infos:
+            reason = "is in the zip twice"
+        elif info.flag_bits & 0x1:
+            reason = "is encrypted"
+        elif info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            reason = f"has compression method {info.compress_type}, not stored or deflate"
+        if reason is not None:
+            raise BundleError(
+                f"{path}: member '{name[:80]!s}' {reason}; do not trust this file, "
+                "compile the model again"
+            )
+        infos[name] = info
+    _check_sizes(path, {n: (i.file_size, i.compress_size) for n, i in infos.items()})
+    return infos
+
+
+def _check_sizes(path: Path, sizes: Mapping[str, tuple[int, int]]) -> None:
+    """``sizes``: member -> bytes unpacked and packed."""
+    for name, (size, packed) in sizes.items():
+        limit = MAX_JSON_BYTES if name.endswith(".json") else MAX_MEMBER_BYTES
+        if size > limit:
+            raise BundleError(
+                f"{path}: member '{name}' has {size} bytes, above the limit {limit}; "
+                "split the model into smaller ones"
+            )
+        if size > MAX_RATIO * max(packed, 1):
+            raise BundleError(
+                f"{path}: member '{name}' unpacks {packed} bytes to {size}, above the ratio "
+                f"{MAX_RATIO}; do not trust this file, compile the model again"
+            )
+    total = sum(size for size, _ in sizes.values())
+    if total > MAX_TOTAL_BYTES:
+        raise BundleError(
+            f"{path}: unpacks to {total} bytes, above the limit {MAX_TOTAL_BYTES}; "
+            "split the model into smaller ones"
+        )
+
+
+def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    try:
+        data = archive.read(info)
+        if len(data) != info.file_size:
+            raise zipfile.BadZipFile(f"{len(data)} bytes of {info.file_size}")
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        OSError,
+        RuntimeError,
+        NotImplementedError,
+        struct.error,
+    ) as error:
+        raise BundleError(
+            f"{path}: member '{info.filename}' cannot be read ({error}); the file is damaged or "
+            "was cut short, compile or copy it again"
+        ) from error
+    return data
+
+
+class _FormatOnly(msgspec.Struct):
+    format: int
+
+
+def _check_format(path: Path, raw: bytes) -> None:
+    """Before the full decode: a newer manifest may have another shape altogether."""
+    found = _decode(path, MANIFEST, raw, _FormatOnly).format
+    if found > FORMAT:
+        raise BundleError(
+            f"{path}: has bundle format {found}, this Trivet reads up to {FORMAT}; "
+            "install a newer Trivet, or compile the model again with this one"
+        )
+    if found < 1:
+        raise BundleError(f"{path}: has bundle format {found}, below 1; compile the model again")
+
+
+def _decode(path: Path, member: str, raw: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except RecursionError as error:
+        raise BundleError(
+            f"{path}: member '{member}' nests deeper than JSON of ours ever does; "
+            "do not trust this file, compile the model again"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # ValidationError is a DecodeError
+        raise BundleError(
+            f"{path}: member '{member}' is not valid: {error}; compile the model again"
+        ) from error

@@ -1,0 +1,186 @@
+"""What devices share that compute on the host: one thread, credits, answers in order."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from trivet.runtime.device import (
+    Buffer,
+    Completion,
+    DeviceBusy,
+    DeviceError,
+    DeviceInfo,
+    Stage,
+)
+
+__all__ = ["WorkerDevice", "check_payload", "int_option"]
+
+Outputs = Sequence[npt.NDArray[Any]]
+
+
+def int_option(name: str, options: dict[str, str], key: str, default: int, low: int) -> int:
+    """An integer of a device's options; :class:`DeviceError` when it is none or below ``low``."""
+    text = options.get(key, str(default))
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if value < low:
+        raise DeviceError(f"device '{name}': {key} is '{text}', not a whole number from {low} up")
+    return value
+
+
+def check_payload(name: str, stage: Stage) -> None:
+    """:class:`DeviceError` unless the stage's payload has the hash that it should."""
+    found = hashlib.sha256(stage.payload).hexdigest()
+    if found != stage.sha256:
+        raise DeviceError(
+            f"device '{name}': stage {stage.index} has sha256 {found[:12]}.., not "
+            f"{stage.sha256[:12]}..; open the bundle again"
+        )
+
+
+class WorkerDevice(ABC):
+    """A device whose :meth:`_load` and :meth:`_execute` run on the host.
+
+    One instance serves one stage. :meth:`_execute` runs on the device's own thread; what it raises
+    becomes the error of that item's Completion, and the next item runs as usual.
+
+    Parameters
+    ----------
+    name
+        The rig's name of the device.
+    options
+        ``credits``: submissions in flight, 2 unless given.
+    """
+
+    kind: Literal["cpu", "gpu", "fpga", "null"] = "cpu"
+    attach: str = "cpu"
+
+    def __init__(self, name: str, options: dict[str, str]) -> None:
+        self.name = name
+        self._credits = int_option(name, options, "credits", 2, 1)
+        self._stage: Stage | None = None
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._closed = False
+        self._todo: queue.SimpleQueue[tuple[int, Sequence[Buffer]] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Completion | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def _load(self, stage: Stage) -> None:
+        """Make ready for the stage; :class:`DeviceError` when it cannot."""
+
+    @abstractmethod
+    def _execute(
+        self, stage: Stage, inputs: Sequence[npt.NDArray[Any]]
+    ) -> tuple[Outputs, dict[str, int]]:
+        """Outputs in the stage's order, and counters."""
+
+    def _unload(self) -> None:  # noqa: B027 - most devices have nothing to let go of
+        """Let go of what :meth:`_load` made; called once, after the last :meth:`_execute`."""
+
+    def describe(self) -> DeviceInfo:
+        engine = None if self._stage is None else self._stage.engine
+        return DeviceInfo(self.name, self.kind, self.attach, self._credits, engine)
+
+    def prepare(self, stage: Stage) -> None:
+        with self._lock:
+            self._check_open()
+            if self._stage is not None:
+                if (self._stage.index, self._stage.sha256) == (stage.index, stage.sha256):
+                    return
+                raise DeviceError(
+                    f"device '{self.name}': holds stage {self._stage.index}, asked for stage "
+                    f"{stage.index}; make one device per stage"
+                )
+            check_payload(self.name, stage)
+            self._load(stage)
+            self._stage = stage
+            self._thread = threading.Thread(
+                target=self._work, args=(stage,), name=f"trivet-{self.name}-{stage.index}"
+            )
+            self._thread.daemon = True  # an unclosed session must not keep the process alive
+            self._thread.start()
+
+    def submit(self, ticket: int, inputs: Sequence[Buffer]) -> None:
+        with self._lock:
+            self._check_open()
+            if self._stage is None:
+                raise DeviceError(f"device '{self.name}': has no stage; call prepare first")
+            if len(inputs) != len(self._stage.inputs):
+                raise DeviceError(
+                    f"device '{self.name}': stage {self._stage.index} was given {len(inputs)} "
+                    f"inputs, it has {len(self._stage.inputs)}"
+                )
+            if self._in_flight >= self._credits:
+                raise DeviceBusy(
+                    f"device '{self.name}': {self._in_flight} items are in flight, its "
+                    f"{self._credits} credits; take a result first"
+                )
+            self._in_flight += 1
+            self._todo.put((ticket, inputs))
+
+    def result(self, timeout: float | None) -> Completion:
+        if self._closed:
+            raise DeviceError(f"device '{self.name}': is closed")
+        try:
+            completion = self._done.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError(f"device '{self.name}': no result within {timeout} s") from None
+        if completion is None:
+            self._done.put(None)  # for whoever else waits
+            raise DeviceError(f"device '{self.name}': is closed")
+        with self._lock:
+            self._in_flight -= 1
+        return completion
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._todo.put(None)
+        self._done.put(None)
+        thread = self._thread
+        if thread is None:
+            self._unload()
+        elif thread is not threading.current_thread():
+            thread.join(timeout=10.0)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DeviceError(f"device '{self.name}': is closed")
+
+    def _work(self, stage: Stage) -> None:
+        while True:
+            job = self._todo.get()
+            if job is None or self._closed:
+                self._unload()
+                return
+            self._done.put(self._answer(stage, *job))
+
+    def _answer(self, stage: Stage, ticket: int, inputs: Sequence[Buffer]) -> Completion:
+        started = time.perf_counter()
+        try:
+            outputs, counters = self._execute(stage, [buffer.array for buffer in inputs])
+            buffers = tuple(Buffer.of(array) for array in outputs)
+        except DeviceError as error:
+            return Completion(ticket, (), started, time.perf_counter(), error=error)
+        except Exception as error:
+            wrapped = DeviceError(
+                f"device '{self.name}': stage {stage.index} failed ({type(error).__name__}: "
+                f"{' '.join(str(error).split())})"
+            )
+            wrapped.__cause__ = error
+            return Completion(ticket, (), started, time.perf_counter(), error=wrapped)
+        return Completion(ticket, buffers, started, time.perf_counter(), counters)

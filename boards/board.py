@@ -9,7 +9,7 @@ __all__ = ["Board", "HostLink", "Resources"]
 
 @dataclass(frozen=True)
 class Resources:
-    """What the FPGA has. ``dsps`` are hard multipliers; ``brams`` are blocks of ``bram_bits`` each."""
+    """What the FPGA has: ``dsps`` hard multipliers, ``brams`` blocks of ``bram_bits`` each."""
 
     luts: int
     ffs: int

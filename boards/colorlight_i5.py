@@ -20,7 +20,7 @@ COLORLIGHT_I5 = Board(
         dsps=28,
         brams=56,
         bram_bits=18_432,
-        source="Lattice FPGA-DS-02012, ECP5 family selection guide: 24k LUTs, 28 multipliers, 56 EBR",
+        source="Lattice FPGA-DS-02012, selection guide: 24k LUTs, 28 multipliers, 56 EBR",
     ),
     link=HostLink(
         kind="uart",
@@ -29,7 +29,7 @@ COLORLIGHT_I5 = Board(
         source="given",
         detail="UART of the extension board assumed at 115,200 baud 8N1; latency as for the ULX3S",
     ),
-    source="amaranth-boards 0.0.21, colorlight_i5.py (device, package, speed grade, clk25)",
+    source="litex-boards, colorlight_i5.py (LFE5U-25F-6BG381C, clk25)",
     status={
         "simulated": "no: no engine configuration yet",
         "routed": "no: no bitstream of this release",

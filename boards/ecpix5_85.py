@@ -20,7 +20,7 @@ ECPIX5_85 = Board(
         dsps=156,
         brams=208,
         bram_bits=18_432,
-        source="Lattice FPGA-DS-02012, ECP5 family selection guide: 84k LUTs, 156 multipliers, 208 EBR",
+        source="Lattice FPGA-DS-02012, selection guide: 84k LUTs, 156 multipliers, 208 EBR",
     ),
     link=HostLink(
         kind="uart",

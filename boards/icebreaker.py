@@ -20,7 +20,7 @@ ICEBREAKER = Board(
         dsps=8,
         brams=30,
         bram_bits=4_096,
-        source="Lattice FPGA-DS-02008, iCE40 UltraPlus: 5,280 LUTs, 8 multipliers, 30 EBR, 4 SPRAM of 256 kbit",
+        source="Lattice FPGA-DS-02008: 5,280 LUTs, 8 multipliers, 30 EBR, 4 SPRAM of 256 kbit",
     ),
     link=HostLink(
         kind="uart",

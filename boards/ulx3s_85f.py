@@ -20,14 +20,14 @@ ULX3S_85F = Board(
         dsps=156,
         brams=208,
         bram_bits=18_432,
-        source="Lattice FPGA-DS-02012, ECP5 family selection guide: 84k LUTs, 156 multipliers, 208 EBR",
+        source="Lattice FPGA-DS-02012, selection guide: 84k LUTs, 156 multipliers, 208 EBR",
     ),
     link=HostLink(
         kind="uart",
         bandwidth_bytes_per_second=300_000.0,
         latency_seconds=0.00044,
         source="given",
-        detail="FT231X at 3 Mbaud 8N1; 0.44 ms a round trip, taken from a pty and not from the board",
+        detail="FT231X at 3 Mbaud 8N1; 0.44 ms measured on a pty, not on the board",
     ),
     source="amaranth-boards 0.0.21, ulx3s.py (device, package, speed grade, clk25)",
     status={

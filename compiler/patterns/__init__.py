@@ -1,0 +1,1 @@
+"""Patterns of the QDQ form that have an integer specification, one a file."""

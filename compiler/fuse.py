@@ -1,0 +1,130 @@
+"""Decides which units share an instruction: a residual Add and a table ride behind their producer.
+
+An instruction is exactly ``requantise + clamp -> add -> table`` (``hdl/isa.py``), so a fusion here
+never changes a byte: the producer's own clamp is applied before the add, the table comes last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from .addends import add_semantic
+from .units import AddSpec, Array, ConvSpec, Graph, PoolSpec, TableSpec, Unit
+
+__all__ = ["Group", "edges", "fuse"]
+
+
+@dataclass
+class Group:
+    """One instruction in the making.
+
+    ``source`` is the tensor it reads; ``head`` the unit that computes (None: a copy of ``source``);
+    ``skip`` and ``swapped`` belong to ``add``: swapped when the instruction's own result is the
+    Add's second operand.
+    """
+
+    source: str
+    output: str
+    units: list[Unit]
+    head: Unit | None = None
+    add: Unit | None = None
+    skip: str | None = None
+    swapped: bool = False
+    table: Array | None = None  # uint8 [256]
+    views: list[Unit] = field(default_factory=list)
+
+    @property
+    def add_spec(self) -> AddSpec | None:
+        return self.add.spec if self.add and isinstance(self.add.spec, AddSpec) else None
+
+    @property
+    def name(self) -> str:
+        return self.units[-1].name
+
+
+def edges(graph: Graph, units: list[Unit]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tensors that cross into and out of a set of units, in order of first use and of birth."""
+    made = [name for unit in units for name in unit.outputs]
+    inside = set(made)
+    names = {unit.name for unit in units}
+    outside = {n for u in graph.units if u.name not in names for n in u.inputs} | set(graph.outputs)
+    taken = [name for unit in units for name in unit.inputs if name not in inside]
+    return tuple(dict.fromkeys(taken)), tuple(name for name in made if name in outside)
+
+
+def fuse(graph: Graph, units: list[Unit], root: dict[str, str]) -> list[Group]:
+    """Groups in an order in which they can run.
+
+    ``root``: for every tensor the stored tensor that it is (itself, unless it is a view). A group
+    runs where its last unit stood; only that unit could have been waiting for the others.
+    """
+    uses = Counter(name for unit in graph.units for name in unit.inputs)
+    uses.update(graph.outputs)
+    groups: list[Group] = []
+
+    def producer(name: str) -> Group | None:
+        """The group that makes ``name``, when nothing else ever reads it."""
+        found = next((g for g in groups if g.output == name), None)
+        return found if uses[name] == 1 else None
+
+    for unit in units:
+        spec = unit.spec
+        if isinstance(spec, ConvSpec | PoolSpec):
+            group = Group(unit.inputs[0], unit.outputs[0], [unit], unit, table=spec.table)
+            groups.append(group)
+        elif isinstance(spec, TableSpec):
+            _append_table(groups, producer(unit.inputs[0]), unit, spec.table)
+        elif isinstance(spec, AddSpec) and root[unit.inputs[0]] == root[unit.inputs[1]]:
+            # A tensor added to itself is a function of one byte.
+            own = np.diagonal(add_semantic(spec)).astype(spec.y.dtype).view(np.uint8)
+            both = producer(unit.inputs[0]) if unit.inputs[0] != unit.inputs[1] else None
+            _append_table(groups, both, unit, _compose(own, spec.table))
+        elif isinstance(spec, AddSpec):
+            _append_add(groups, [producer(n) for n in unit.inputs], unit, spec, root)
+    return groups
+
+
+def _append_table(groups: list[Group], before: Group | None, unit: Unit, table: Array) -> None:
+    if before is None:
+        groups.append(Group(unit.inputs[0], unit.outputs[0], [unit], table=table))
+        return
+    before.table = table if before.table is None else _compose(before.table, table)
+    _extend(groups, before, unit)
+
+
+def _append_add(
+    groups: list[Group], makers: list[Group | None], unit: Unit, spec: AddSpec, root: dict[str, str]
+) -> None:
+    # The later producer first: its operand then lives shortest.
+    ranked = sorted((0, 1), key=lambda k: groups.index(g) if (g := makers[k]) else -1, reverse=True)
+    for k in ranked:
+        maker, skip = makers[k], unit.inputs[1 - k]
+        # Source and skip tensor are read in the same cycle and so must be two tensors.
+        if (
+            maker is None
+            or maker.add
+            or maker.table is not None
+            or root[maker.source] == root[skip]
+        ):
+            continue
+        maker.add, maker.skip, maker.swapped, maker.table = unit, skip, k == 1, spec.table
+        _extend(groups, maker, unit)
+        return
+    first, second = unit.inputs
+    groups.append(Group(first, unit.outputs[0], [unit], add=unit, skip=second, table=spec.table))
+
+
+def _extend(groups: list[Group], group: Group, unit: Unit) -> None:
+    groups.remove(group)
+    groups.append(group)
+    group.units.append(unit)
+    group.output = unit.outputs[0]
+
+
+def _compose(first: Array, second: Array | None) -> npt.NDArray[np.uint8]:
+    inner = np.asarray(first, np.uint8)
+    return inner if second is None else np.asarray(second, np.uint8)[inner]

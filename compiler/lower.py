@@ -1,0 +1,388 @@
+"""Lowers the units of one FPGA stage to a program of the engine.
+
+Named steps, top to bottom: views resolved, units fused into instructions, instructions built,
+memory allocated, memories packed, notes with predicted cycles written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trivet.hdl.config import EngineConfig
+from trivet.hdl.isa import (
+    Instruction,
+    LayerNote,
+    Op,
+    Port,
+    Program,
+    predicted_cycles,
+    predicted_stalls,
+)
+
+from .addends import InexactAdd, solve
+from .allocate import Step, allocate
+from .errors import CompileError
+from .fuse import Group, edges, fuse
+from .layers import Layer, Unfit, conv_layer, copy_layer, pool_layer
+from .layout import hwc_of, is_direct, nhwc_index, view_index, words_of
+from .pack import Pool
+from .units import AddSpec, Array, ConvSpec, Graph, PoolSpec, Unit
+
+__all__ = ["lower", "refusal"]
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor as stored: ``root`` is the tensor in memory, ``index`` (ONNX shape) where each
+    element lies in its NHWC order; None when the tensor lies just like its root."""
+
+    root: str
+    index: Array | None = None
+
+
+def lower(graph: Graph, unit_names: Iterable[str], config: EngineConfig) -> Program:
+    """The program that computes ``unit_names``; CompileError names the layer that does not fit.
+
+    Inputs and outputs are the tensors that cross the set's border (NHWC, unpadded on the link).
+    """
+    chosen = set(unit_names)
+    unknown = chosen - {u.name for u in graph.units}
+    if unknown:
+        raise CompileError(
+            f"unit '{min(unknown)}': not in the graph '{graph.name}'; use names of its units"
+        )
+    units = [u for u in graph.units if u.name in chosen]
+    for unit in units:
+        if unit.spec is None and unit.kind != "view":
+            raise CompileError(f"node '{unit.name}': {_not_for_engine(unit)}")
+    inputs, outputs = edges(graph, units)
+    values = _resolve_views(graph, units, inputs)
+    for name in outputs:
+        if values[name].index is not None:
+            raise CompileError(
+                f"tensor '{name}': it leaves the FPGA stage through a view that moves bytes; "
+                "place that view's node on a CPU or GPU"
+            )
+    groups = fuse(graph, units, {name: value.root for name, value in values.items()})
+    if not groups:
+        raise CompileError(
+            f"graph '{graph.name}': the FPGA stage computes nothing; add a layer to it or drop it"
+        )
+    _adopt_views(units, groups)
+    layers = [_build(graph, group, values, config) for group in groups]
+    places = _allocate(graph, groups, values, inputs, outputs, config)
+    return _Assembler(graph, config, values, places).assemble(groups, layers, inputs, outputs)
+
+
+def refusal(graph: Graph, unit: Unit, config: EngineConfig) -> str | None:
+    """Why this unit cannot go on an engine of ``config`` at all; None when it can, taken alone."""
+    if "fpga" in unit.refusals:
+        return unit.refusals["fpga"]
+    if unit.spec is None and unit.kind != "view":
+        return _not_for_engine(unit)
+    try:
+        _check_tensors(graph, unit, config)
+        if unit.kind == "view":
+            _check_view(graph, unit, config)
+        elif isinstance(unit.spec, AddSpec):
+            _check_add(graph, unit, unit.spec, config)
+        else:
+            source = unit.inputs[0]
+            _head_layer(graph, unit, source, _Value(source), config)
+    except (Unfit, InexactAdd) as e:
+        return str(e)
+    return None
+
+
+def _not_for_engine(unit: Unit) -> str:
+    return unit.refusals.get(
+        "fpga", "the engine has no instruction for it; place it on a CPU or GPU"
+    )
+
+
+# Views
+
+
+def _resolve_views(graph: Graph, units: list[Unit], inputs: tuple[str, ...]) -> dict[str, _Value]:
+    values = {name: _Value(name) for name in inputs}
+    for unit in units:
+        try:
+            for name in (*unit.inputs, *unit.outputs):
+                _check_tensor(graph, name)
+            if unit.kind == "view":
+                values[unit.outputs[0]] = _through_view(graph, unit, values[unit.inputs[0]])
+            else:
+                values.update((name, _Value(name)) for name in unit.outputs)
+        except Unfit as e:
+            raise CompileError(f"node '{unit.name}': {e}") from e
+    return values
+
+
+def _through_view(graph: Graph, unit: Unit, before: _Value) -> _Value:
+    shape, root_shape = graph.tensors[unit.inputs[0]].shape, graph.tensors[before.root].shape
+    places = nhwc_index(shape) if before.index is None else before.index
+    try:
+        index = view_index(graph, unit, places)
+    except ValueError as e:
+        raise Unfit(f"{e}; place it on a CPU or GPU") from e
+    return _Value(before.root, None if is_direct(index, hwc_of(root_shape)) else index)
+
+
+def _check_view(graph: Graph, unit: Unit, config: EngineConfig) -> None:
+    """A view must move no byte, or be undone by the weights of every Gemm that reads it."""
+    source = unit.inputs[0]
+    chain = {unit.outputs[0]: _through_view(graph, unit, _Value(source))}
+    for user in graph.units:
+        for name in user.inputs:
+            value = chain.get(name)
+            if value is None or value.index is None:
+                continue
+            if user.kind == "view":
+                chain[user.outputs[0]] = _through_view(graph, user, value)
+            elif user.kind != "conv":
+                raise Unfit(
+                    f"it moves bytes in NHWC and feeds '{user.name}', whose weights cannot undo "
+                    "that; place it on a CPU or GPU"
+                )
+            else:
+                _head_layer(graph, user, name, value, config)
+    if any(chain[n].index is not None for n in chain if n in graph.outputs):
+        raise Unfit(
+            "it moves bytes in NHWC and is an output of the model; place it on a CPU or GPU"
+        )
+
+
+def _adopt_views(units: list[Unit], groups: list[Group]) -> None:
+    """Note each view with the layer that reads it, or else with the one that it follows."""
+    for unit in units:
+        if unit.kind != "view":
+            continue
+        (source,), (out,) = unit.inputs, unit.outputs
+        reader = next((g for g in groups if out in (g.source, g.skip)), None)
+        maker = next((g for g in groups if g.output == source), None)
+        (reader or maker or groups[0]).views.append(unit)
+
+
+# One unit, one instruction
+
+
+def _check_tensor(graph: Graph, name: str) -> None:
+    tensor = graph.tensors[name]
+    if tensor.quant is None or tensor.dtype not in ("int8", "uint8"):
+        raise Unfit(
+            f"tensor '{name}' is {tensor.dtype}, the engine takes quantised int8 or uint8; "
+            "quantise the model or place it on a CPU or GPU"
+        )
+    try:
+        hwc_of(tensor.shape)
+    except ValueError as e:
+        raise Unfit(f"tensor '{name}' {e}") from e
+
+
+def _check_tensors(graph: Graph, unit: Unit, config: EngineConfig) -> None:
+    """Dtypes, shapes and the least activation memory: one input beside the output."""
+    for name in (*unit.inputs, *unit.outputs):
+        _check_tensor(graph, name)
+    sizes = {
+        n: words_of(hwc_of(graph.tensors[n].shape), config) for n in (*unit.inputs, *unit.outputs)
+    }
+    own = 0 if unit.kind == "view" else sizes[unit.outputs[0]]
+    need = own + max(sizes[n] for n in unit.inputs)
+    if need > config.act_words:
+        raise Unfit(
+            f"its input and output need {need} words of activation memory, the engine has "
+            f"{config.act_words}; choose an engine with more or keep it on a CPU or GPU"
+        )
+
+
+def _check_add(graph: Graph, unit: Unit, spec: AddSpec, config: EngineConfig) -> None:
+    shapes = {graph.tensors[n].shape for n in (*unit.inputs, *unit.outputs)}
+    if len(shapes) > 1:
+        raise Unfit(
+            f"it broadcasts shapes {sorted(shapes)}, the engine adds equal shapes; "
+            "place it on a CPU or GPU"
+        )
+    if unit.inputs[0] == unit.inputs[1]:
+        return
+    if config.act_banks < 2:
+        raise Unfit(
+            "it reads two tensors at once, the engine has 1 activation bank; choose one with 2"
+        )
+    solve(spec)
+
+
+def _head_layer(
+    graph: Graph, unit: Unit, source: str, value: _Value, config: EngineConfig
+) -> Layer:
+    """The instruction of a Conv or pool that reads ``source``, stored as ``value`` says."""
+    spec = unit.spec
+    shape, out = graph.tensors[source].shape, hwc_of(graph.tensors[unit.outputs[0]].shape)
+    if isinstance(spec, ConvSpec) and spec.matrix and len(shape) > 3:
+        raise Unfit(
+            f"a matrix product of {len(shape)} axes, the engine takes up to 3; "
+            "place it on a CPU or GPU"
+        )
+    if isinstance(spec, ConvSpec | PoolSpec) and not (
+        (isinstance(spec, ConvSpec) and spec.matrix) or len(shape) == 4
+    ):
+        raise Unfit(
+            f"its input has {len(shape)} axes, the engine takes images of 4; "
+            "place it on a CPU or GPU"
+        )
+    if value.index is None and isinstance(spec, ConvSpec):
+        return conv_layer(spec, hwc_of(shape), out, config)
+    if value.index is None and isinstance(spec, PoolSpec):
+        return pool_layer(spec, hwc_of(shape), out, config)
+    if value.index is not None and isinstance(spec, ConvSpec) and spec.matrix and out[:2] == (1, 1):
+        root = hwc_of(graph.tensors[value.root].shape)
+        return conv_layer(spec, root, out, config, value.index.reshape(-1))
+    if value.index is not None:
+        raise Unfit(
+            f"it reads '{source}' through a view that moves bytes in NHWC; "
+            "place that view on a CPU or GPU"
+        )
+    quant = graph.tensors[source].quant
+    assert quant is not None
+    return copy_layer(quant, hwc_of(shape), config)
+
+
+def _build(graph: Graph, group: Group, values: dict[str, _Value], config: EngineConfig) -> Layer:
+    unit = group.add or group.units[0]
+    try:
+        if group.skip is not None and values[group.skip].index is not None:
+            raise Unfit(
+                f"it adds '{group.skip}' through a view that moves bytes; "
+                "place that view on a CPU or GPU"
+            )
+        if group.add is not None and group.add_spec is not None:
+            _check_add(graph, group.add, group.add_spec, config)
+        unit = group.head or group.units[0]
+        return _head_layer(graph, unit, group.source, values[group.source], config)
+    except (Unfit, InexactAdd) as e:
+        raise CompileError(f"node '{unit.name}': {e}") from e
+
+
+# The whole stage
+
+
+def _allocate(
+    graph: Graph,
+    groups: list[Group],
+    values: dict[str, _Value],
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    config: EngineConfig,
+) -> dict[str, int]:
+    steps = [
+        Step(g.name, tuple(values[n].root for n in (g.source, g.skip) if n is not None), g.output)
+        for g in groups
+    ]
+    stored = dict.fromkeys((*inputs, *(g.output for g in groups)))
+    sizes = {name: words_of(hwc_of(graph.tensors[name].shape), config) for name in stored}
+    return allocate(steps, sizes, inputs, [values[name].root for name in outputs], config)
+
+
+class _Assembler:
+    """Fills the memories and addresses of a program."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        config: EngineConfig,
+        values: dict[str, _Value],
+        places: dict[str, int],
+    ) -> None:
+        self.graph, self.config, self.values, self.places = graph, config, values, places
+        self.weights = Pool(config.weight_word_bytes)
+        self.params = Pool(8 * config.requantisers)
+        self.tables = Pool(256)
+        self.addends = Pool(256 * 8)
+
+    def assemble(
+        self,
+        groups: list[Group],
+        layers: list[Layer],
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+    ) -> Program:
+        config = self.config
+        if len(groups) >= config.instructions:
+            raise CompileError(
+                f"layer '{groups[config.instructions - 1].name}': the stage has {len(groups)} "
+                f"layers and an END, the engine holds {config.instructions} instructions; "
+                "end the FPGA stage before it"
+            )
+        code = [self.place(group, layer) for group, layer in zip(groups, layers, strict=True)]
+        notes = tuple(self.note(k, g, i) for k, (g, i) in enumerate(zip(groups, code, strict=True)))
+        return Program(
+            config=config,
+            instructions=(*code, Instruction(op=Op.END)),
+            weights=self.weights.to_bytes(),
+            params=self.params.to_bytes(),
+            tables=self.tables.to_bytes(),
+            addends=self.addends.to_bytes(),
+            inputs=tuple(self.port(name) for name in inputs),
+            outputs=tuple(self.port(name) for name in outputs),
+            layers=notes,
+        )
+
+    def place(self, group: Group, layer: Layer) -> Instruction:
+        """The layer's instruction with every address in it."""
+        config = self.config
+        instruction = replace(
+            layer.instruction,
+            src=self.address(group.source),
+            dst=self.address(group.output),
+            weights=self.store(group, "weight", self.weights, layer.weights, config.weight_words),
+            params=self.store(group, "parameter", self.params, layer.params, config.param_words),
+        )
+        if group.skip is not None and (spec := group.add_spec) is not None:
+            instruction = replace(
+                instruction, has_add=1, src2=self.address(group.skip),
+                addend=self.store(group, "addend", self.addends, _pairs(group), config.addends),
+                zp_a=spec.y.zero_point, lo_a=spec.lo, hi_a=spec.hi,
+            )  # fmt: skip
+        if group.table is not None:
+            data = np.asarray(group.table, np.uint8).tobytes()
+            index = self.store(group, "table", self.tables, data, config.tables)
+            instruction = replace(instruction, has_table=1, table=index)
+        return instruction
+
+    def store(self, group: Group, kind: str, pool: Pool, data: bytes, limit: int) -> int:
+        at = pool.add(data)
+        if pool.words > limit:
+            raise CompileError(
+                f"layer '{group.name}': the stage needs {pool.words} words of {kind} memory up to "
+                f"here, the engine has {limit}; end the FPGA stage before it, "
+                "or choose an engine with more"
+            )
+        return at
+
+    def address(self, name: str) -> int:
+        return self.places[self.values[name].root]
+
+    def port(self, name: str) -> Port:
+        tensor = self.graph.tensors[name]
+        return Port(name, self.address(name), hwc_of(tensor.shape), tensor.dtype)
+
+    def note(self, index: int, group: Group, instruction: Instruction) -> LayerNote:
+        return LayerNote(
+            instruction=index,
+            unit=group.name,
+            nodes=tuple(node for unit in (*group.views, *group.units) for node in unit.nodes),
+            output=self.port(group.output),
+            macs=sum(unit.macs for unit in group.units),
+            cycles=predicted_cycles(self.config, instruction),
+            stalls=predicted_stalls(self.config, instruction),
+        )
+
+
+def _pairs(group: Group) -> bytes:
+    """256 pairs of int32: for the instruction's own result, for the skip tensor."""
+    assert group.add_spec is not None
+    found = solve(group.add_spec)
+    own, skip = (found.b, found.a) if group.swapped else (found.a, found.b)
+    return np.stack([own, skip], axis=1).astype("<i4").tobytes()

@@ -1,0 +1,261 @@
+"""The reference machine: executes a program on numpy arrays, byte for byte what the engine does.
+
+It knows only the program (instructions, packed memories, ports) and the instruction set's meaning
+in ``hdl/isa.py``; how the compiler came to it is no concern here, so that a wrong lowering shows
+as wrong bytes. Memory that nobody wrote holds arbitrary bytes, as on a board.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet.hdl.isa import Instruction, LayerNote, Op, Port, Program, ProgramError
+
+__all__ = ["ReferenceMachine"]
+
+Array = npt.NDArray[Any]
+
+_PARAM = np.dtype([("bias", "<i4"), ("m", "<f4")])
+_EXACT32 = 1 << 24  # integers below are exact in float32, whatever the order of a sum
+_INT32 = 1 << 31
+
+
+class ReferenceMachine:
+    """Runs one program, item after item.
+
+    Parameters
+    ----------
+    program : Program
+        ProgramError when an address leaves its memory or an instruction breaks the engine's rules.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        config = program.config
+        words = config.act_words * config.word_bytes
+        # Fixed arbitrary bytes: whoever reads what was never written gets a wrong result.
+        garbage = np.random.default_rng(2026).integers(0, 256, words, dtype=np.uint8)
+        self._blank = garbage.reshape(config.act_words, config.word_bytes)
+        self._memory = self._blank.copy()
+        if not program.instructions or program.instructions[-1].op != Op.END:
+            raise ProgramError("program: the last instruction is not END")
+        self._layers = [
+            _Layer(program, k, Instruction.decode(i.encode()))
+            for k, i in enumerate(program.instructions[:-1])
+        ]
+        self._notes = {note.instruction: note for note in program.layers}
+        for port in (*program.inputs, *program.outputs, *(n.output for n in program.layers)):
+            h, w, c = port.hwc
+            end = port.offset + h * w * -(-c // config.word_bytes)
+            if port.offset < 0 or end > config.act_words:
+                raise ProgramError(
+                    f"program: tensor '{port.tensor}' ends at word {end} of {config.act_words}"
+                )
+
+    def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        """Outputs ``[h, w, c]`` of one item; inputs are NHWC bytes, each of its port's dtype."""
+        self._load(inputs)
+        for layer in self._layers:
+            layer.execute(self._memory)
+        return {port.tensor: self.read(port) for port in self.program.outputs}
+
+    def layers(self, inputs: dict[str, Array]) -> Iterator[tuple[LayerNote, Array]]:
+        """After each instruction: its note and its output ``[h, w, c]``."""
+        self._load(inputs)
+        for k, layer in enumerate(self._layers):
+            layer.execute(self._memory)
+            if k in self._notes:
+                yield self._notes[k], self.read(self._notes[k].output)
+
+    def read(self, port: Port) -> Array:
+        """A tensor out of activation memory, ``[h, w, c]``, copied."""
+        h, w, c = port.hwc
+        pixel = -(-c // self.program.config.word_bytes)
+        words = self._memory[port.offset : port.offset + h * w * pixel]
+        packed = np.ascontiguousarray(words.reshape(h * w, -1)[:, :c])
+        return packed.view(port.dtype).reshape(h, w, c)
+
+    def _load(self, inputs: dict[str, Array]) -> None:
+        wanted = {port.tensor for port in self.program.inputs}
+        if set(inputs) != wanted:
+            raise ValueError(f"inputs are {sorted(inputs)}, the program takes {sorted(wanted)}")
+        self._memory[:] = self._blank
+        for port in self.program.inputs:
+            value = np.ascontiguousarray(inputs[port.tensor])
+            if value.dtype != np.dtype(port.dtype) or value.size != port.nbytes:
+                raise ValueError(
+                    f"input '{port.tensor}': {value.dtype} of {value.size} elements, "
+                    f"must be {port.dtype} of {port.nbytes} (NHWC {port.hwc})"
+                )
+            h, w, c = port.hwc
+            pixel = -(-c // self.program.config.word_bytes)
+            words = self._memory[port.offset : port.offset + h * w * pixel]
+            words.reshape(h * w, -1)[:, :c] = value.view(np.uint8).reshape(h * w, c)
+
+
+class _Layer:
+    """One instruction, its weights and parameters unpacked once."""
+
+    def __init__(self, program: Program, index: int, instruction: Instruction) -> None:
+        self.config, self.index, self.i = program.config, index, instruction
+        i, config = instruction, program.config
+        if i.op not in (Op.DOT, Op.LANE):
+            raise self.wrong(f"operation {i.op} is unknown")
+        self.source_words = i.in_h * i.in_w * i.pixel_words
+        self.result_words = i.pixels * i.out_pixel_words
+        self._check_memory()
+        self.channels = i.blocks * config.lanes
+        taps = self._weights(program)  # [K, channels] for DOT, [KH * KW, channels] for LANE
+        bias, self.m = self._params(program)
+        bound = np.abs(taps).sum(0) if not i.acc_max else np.abs(taps).max(0)
+        worst = int((bound * (255 if i.x_unsigned else 128) + np.abs(bias)).max())
+        self.wraps = worst >= _INT32
+        self.dtype: Any = np.float32 if worst < _EXACT32 else np.float64
+        self.taps: Array = taps.astype(self.dtype)
+        self.bias: Array = bias.astype(self.dtype)
+        self.pairs = self._pairs(program) if i.has_add else None
+        self.table = self._table(program) if i.has_table else None
+        # The padded source is allocated once; only what lies inside the image is written again.
+        rows = max(
+            (i.out_h - 1) * i.stride_h + (i.kernel_h - 1) * i.dilation_h + 1, i.pad_top + i.in_h
+        )
+        cols = max(
+            (i.out_w - 1) * i.stride_w + (i.kernel_w - 1) * i.dilation_w + 1, i.pad_left + i.in_w
+        )
+        self.depth = i.c_slices * config.simd if i.op == Op.DOT else self.channels
+        if self.depth > i.pixel_words * config.word_bytes:
+            raise self.wrong(f"reads {self.depth} channels of a pixel of {i.pixel_words} words")
+        self.padded = np.full((rows, cols, self.depth), i.zp_x, self.dtype)
+
+    def wrong(self, what: str) -> ProgramError:
+        return ProgramError(f"instruction {self.index}: {what}")
+
+    def _check_memory(self) -> None:
+        """Addresses lie in memory, and the engine's rules for reads and writes hold."""
+        i, size = self.i, self.config.act_bank_words
+        spans = {"source": (i.src, self.source_words), "result": (i.dst, self.result_words)}
+        if i.has_add:
+            spans["skip tensor"] = (i.src2, self.result_words)
+        for name, (start, words) in spans.items():
+            if words < 1 or start + words > self.config.act_words:
+                raise self.wrong(f"{name} ends at word {start + words} of {self.config.act_words}")
+        for name, (start, words) in spans.items():
+            if name != "result" and start < i.dst + self.result_words and i.dst < start + words:
+                raise self.wrong(f"writes where its {name} lies")
+        if i.has_add:
+            banks = [
+                set(range(start // size, (start + words - 1) // size + 1))
+                for start, words in (spans["source"], spans["skip tensor"])
+            ]
+            if banks[0] & banks[1]:
+                raise self.wrong(f"source and skip tensor share bank {min(banks[0] & banks[1])}")
+        if i.blocks * self.config.lanes > i.out_pixel_words * self.config.word_bytes:
+            raise self.wrong(
+                f"{i.blocks} blocks do not fit an output pixel of {i.out_pixel_words} words"
+            )
+        if i.idle + i.slices < self.config.beats:
+            raise self.wrong(f"{i.idle} idle cycles are too few for {self.config.beats} beats")
+
+    def _weights(self, program: Program) -> npt.NDArray[np.int64]:
+        i, config = self.i, self.config
+        words = np.frombuffer(program.weights, np.int8).reshape(-1, config.lanes, config.simd)
+        if len(words) > config.weight_words:
+            raise self.wrong(
+                f"the program has {len(words)} weight words, the engine {config.weight_words}"
+            )
+        count = 1 if i.weight_hold else i.blocks * i.slices
+        if i.weights + count > len(words):
+            raise self.wrong(f"weights end at word {i.weights + count} of {len(words)}")
+        used = words[i.weights : i.weights + count].astype(np.int64)
+        if i.weight_hold:
+            used = np.broadcast_to(used, (i.blocks * i.slices, *used.shape[1:]))
+        if i.op == Op.LANE and used[:, :, 1:].any():
+            raise self.wrong("a LANE weight word is not 0 beyond index 0")
+        if i.acc_max and i.op != Op.LANE:
+            raise self.wrong("only LANE keeps maxima")
+        used = used.reshape(i.blocks, i.slices, config.lanes, config.simd)
+        if i.op == Op.LANE:
+            if i.c_slices != 1:
+                raise self.wrong(f"LANE with {i.c_slices} channel slices, must be 1")
+            return used[..., 0].transpose(1, 0, 2).reshape(i.slices, self.channels)
+        return used.transpose(1, 3, 0, 2).reshape(i.slices * config.simd, self.channels)
+
+    def _params(self, program: Program) -> tuple[Array, npt.NDArray[np.float32]]:
+        i, config = self.i, self.config
+        params = np.frombuffer(program.params, _PARAM)
+        first = i.params * config.requantisers
+        if first + self.channels > len(params):
+            raise self.wrong(f"parameters end at channel {first + self.channels} of {len(params)}")
+        used = params[first : first + self.channels]
+        m = used["m"].astype(np.float32)
+        exponent = np.frexp(m)[1]
+        if not (np.isfinite(m) & (m > 0) & (exponent >= -33) & (exponent <= 9)).all():
+            raise self.wrong("a multiplier is not positive with a binary exponent of -33..9")
+        return used["bias"].astype(np.int64), m
+
+    def _pairs(self, program: Program) -> npt.NDArray[np.int32]:
+        pairs = np.frombuffer(program.addends, "<i4").reshape(-1, 256, 2)
+        if self.i.addend >= len(pairs):
+            raise self.wrong(f"addend tables {self.i.addend} of {len(pairs)}")
+        used: npt.NDArray[np.int32] = pairs[self.i.addend].astype(np.int32)
+        if (np.abs(used.astype(np.int64)) >= 1 << 27).any():
+            raise self.wrong("an addend does not fit 28 bits")
+        return used
+
+    def _table(self, program: Program) -> npt.NDArray[np.uint8]:
+        tables = np.frombuffer(program.tables, np.uint8).reshape(-1, 256)
+        if self.i.table >= len(tables):
+            raise self.wrong(f"table {self.i.table} of {len(tables)}")
+        used: npt.NDArray[np.uint8] = tables[self.i.table]
+        return used
+
+    def execute(self, memory: Array) -> None:
+        """Read, accumulate, requantise, post-process, write."""
+        i = self.i
+        acc = self._dot(memory) if i.op == Op.DOT else self._lane(memory)
+        acc = acc.reshape(i.pixels, self.channels) + self.bias
+        if self.wraps:
+            acc = acc.astype(np.int64).astype(np.int32)
+        value = np.rint(acc.astype(np.float32) * self.m)
+        value += np.float32(i.zp_y)
+        result = np.clip(value, i.lo, i.hi).astype(np.int32).astype(np.uint8)
+        width = self.config.word_bytes
+        shape = (i.pixels, i.out_pixel_words * width)
+        if self.pairs is not None:
+            skip = memory[i.src2 : i.src2 + self.result_words].reshape(shape)[:, : self.channels]
+            total = (self.pairs[result, 0] + self.pairs[skip, 1]) >> 16
+            result = np.clip(total + i.zp_a, i.lo_a, i.hi_a).astype(np.uint8)
+        if self.table is not None:
+            result = self.table[result]
+        memory[i.dst : i.dst + self.result_words].reshape(shape)[:, : self.channels] = result
+
+    def _windows(self, memory: Array) -> Array:
+        """``[out_h, out_w, kernel_h, kernel_w, depth]`` view of the padded source."""
+        i = self.i
+        words = memory[i.src : i.src + self.source_words].reshape(i.in_h, i.in_w, -1)
+        source = words[..., : self.depth].view(np.uint8 if i.x_unsigned else np.int8)
+        padded = self.padded
+        padded[i.pad_top : i.pad_top + i.in_h, i.pad_left : i.pad_left + i.in_w] = source
+        y, x, c = padded.strides
+        return np.lib.stride_tricks.as_strided(
+            padded,
+            (i.out_h, i.out_w, i.kernel_h, i.kernel_w, self.depth),
+            (y * i.stride_h, x * i.stride_w, y * i.dilation_h, x * i.dilation_w, c),
+            writeable=False,
+        )
+
+    def _dot(self, memory: Array) -> Array:
+        rows = self._windows(memory).reshape(self.i.pixels, -1)
+        product: Array = rows @ self.taps
+        return product
+
+    def _lane(self, memory: Array) -> Array:
+        i = self.i
+        taps = self.taps.reshape(i.kernel_h, i.kernel_w, self.channels)
+        products = self._windows(memory) * taps
+        total: Array = products.max((2, 3)) if i.acc_max else products.sum((2, 3))
+        return total

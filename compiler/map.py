@@ -176,7 +176,7 @@ class _Mapper:
             match.anchor,
             match.nodes,
             match.kind,
-            inputs=tuple(dict.fromkeys(str(v.name) for v in match.inputs)),
+            inputs=tuple(str(v.name) for v in match.inputs),
             outputs=(str(match.output.name),),
             spec=cast(Spec, match.spec),
             macs=match.macs,

@@ -23,15 +23,15 @@ are created with graph optimisation at `SESSION_LEVEL`, which the model's metada
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir
 from onnx import TensorProto, helper, numpy_helper
 
 from .errors import CompileError
+from .excerpt import Excerpt, rename
 from .units import AddSpec, Array, ConvSpec, Graph, PoolSpec, Quant, TableSpec, Tensor, Unit
 
 __all__ = ["LEVEL_KEY", "SESSION_LEVEL", "edges", "stage_model"]
@@ -41,6 +41,7 @@ LEVEL_KEY = "trivet.session_level"
 
 _LOWEST_OPSET = 13  # Clip and MaxPool on int8, per-channel scales
 _DEFAULT_OPSET = 17
+_LOWEST_IR = 8  # functions
 _HIGHEST_IR = 10  # what the oldest onnxruntime in pyproject.toml opens
 _BYTES_LIMIT = 2**31 - 2**20  # protobuf's message limit, with room for the nodes
 
@@ -122,22 +123,19 @@ class _Writer:
         self.graph = graph
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
-        self.functions: dict[Any, onnx.FunctionProto] = {}
-        self.copied: set[int] = set()
-        self.values: dict[str, Any] = {}
+        self.excerpt: Excerpt | None = None
         self.taken = set(graph.tensors)
         self.opsets = {"": _DEFAULT_OPSET, "com.microsoft": 1}
         if graph.model is not None:
-            main = graph.model.graph
-            self.values = dict(onnx_ir.convenience.create_value_mapping(main))
-            self.taken.update(self.values)
+            self.excerpt = Excerpt(graph.model)
+            self.taken.update(self.excerpt.values)
             self._choose_opset(any(unit.spec is None for unit in inside))
         # A transposed edge keeps its name outside; inside, its NCHW form needs another.
         self.locals = {name: self.fresh(f"{name}/nchw") for name in sorted(nhwc)}
 
     def _choose_opset(self, copies: bool) -> None:
-        imports = dict(self.graph.model.opset_imports)
-        version = imports.get("", imports.get("ai.onnx", _DEFAULT_OPSET))
+        imports: dict[str, int] = dict(self.graph.model.opset_imports)
+        version = imports.get("") or imports.get("ai.onnx") or _DEFAULT_OPSET
         if version < _LOWEST_OPSET and copies:
             raise CompileError(
                 f"model {self.graph.name!r}: opset {version} cannot hold int8 Clip and MaxPool "
@@ -175,7 +173,13 @@ class _Writer:
         return name
 
     def node(
-        self, op: str, inputs: list[str], output: str, name: str, domain: str = "", **attributes: Any
+        self,
+        op: str,
+        inputs: list[str],
+        output: str,
+        name: str,
+        domain: str = "",
+        **attributes: Any,
     ) -> str:
         self.nodes.append(
             helper.make_node(op, inputs, [output], name=name, domain=domain, **attributes)
@@ -214,7 +218,12 @@ class _Writer:
             self.compute(unit, spec, sources, y, out)
 
     def compute(
-        self, unit: Unit, spec: ConvSpec | AddSpec | PoolSpec, sources: list[str], y: Quant, out: str
+        self,
+        unit: Unit,
+        spec: ConvSpec | AddSpec | PoolSpec,
+        sources: list[str],
+        y: Quant,
+        out: str,
     ) -> None:
         """The unit without its clamp and table, quantised to ``y``."""
         if isinstance(spec, AddSpec):
@@ -224,7 +233,11 @@ class _Writer:
         elif isinstance(spec, ConvSpec):
             self.conv(unit.name, spec, sources[0], y, out)
         elif spec.op == "max":
-            window = {"kernel_shape": spec.kernel, "strides": spec.stride, "pads": spec.pads}
+            window: dict[str, Any] = {
+                "kernel_shape": spec.kernel,
+                "strides": spec.stride,
+                "pads": spec.pads,
+            }
             self.node("MaxPool", [sources[0]], out, unit.name, **window)
         else:
             depth = self.graph.tensors[unit.inputs[0]].shape[1]
@@ -287,7 +300,7 @@ class _Writer:
         self.node("Reshape", [made, back], out, f"{name}/shape")
 
     def weights(self, name: str, spec: ConvSpec, transposed: bool = False) -> tuple[str, str]:
-        """Weights of the activations' signedness, and their zero point; ``[K, N]`` if transposed."""
+        """Weights of the activations' signedness, and their zero point; ``[K, N]`` on demand."""
         value = spec.weight[:, :, 0, 0].T if transposed else spec.weight
         if spec.x.dtype == "int8":
             return self.constant(f"{name}/weight", value), self.scalar(0, "int8")
@@ -320,81 +333,32 @@ class _Writer:
     # Nodes copied from the model
 
     def copy(self, unit: Unit) -> None:
-        if self.graph.model is None:
-            if unit.kind != "view":
-                raise CompileError(f"unit {unit.name!r}: the graph has no model to copy it from")
-            shape = np.array(self.graph.tensors[unit.outputs[0]].shape, np.int64)
-            inputs = [self.local(unit.inputs[0]), self.constant(f"{unit.name}/shape", shape)]
-            self.node("Reshape", inputs, self.local(unit.outputs[0]), unit.name)
+        if self.excerpt is not None:
+            for node in self.excerpt.take(f"unit {unit.name!r}", unit.inputs, unit.outputs):
+                rename(node, self.locals)
+                self.nodes.append(node)
             return
-        wanted: dict[int, Any] = {}
-        stack = [self.value(name, unit) for name in unit.outputs]
-        while stack:
-            value = stack.pop()
-            if value.name in unit.inputs:
-                continue
-            node = value.producer()
-            if node is None:
-                self.copy_constant(value, unit)
-            elif id(node) not in self.copied:
-                self.copied.add(id(node))
-                wanted[id(node)] = node
-                stack.extend(self.reads(node))
-        for node in self.graph.model.graph:
-            if id(node) in wanted:
-                self.copy_function(node)
-                proto = onnx_ir.to_proto(node)
-                _rename(proto, self.locals)
-                self.nodes.append(proto)
-
-    def value(self, name: str, unit: Unit) -> Any:
-        if name not in self.values:
-            raise CompileError(f"unit {unit.name!r}: the model has no tensor {name!r} to copy")
-        return self.values[name]
-
-    def reads(self, node: Any) -> Iterable[Any]:
-        """The main graph's values that a node reads, those captured by its subgraphs included."""
-        pending = [node]
-        while pending:
-            here = pending.pop()
-            for value in here.inputs:
-                if value is not None and self.values.get(value.name) is value:
-                    yield value
-            for attribute in here.attributes.values():
-                if attribute.type == onnx_ir.AttributeType.GRAPH:
-                    pending.extend(attribute.as_graph())
-                    yield from self.captured(attribute.as_graph())
-                elif attribute.type == onnx_ir.AttributeType.GRAPHS:
-                    for graph in attribute.as_graphs():
-                        pending.extend(graph)
-                        yield from self.captured(graph)
-
-    def captured(self, graph: Any) -> Iterable[Any]:
-        return [v for v in graph.outputs if self.values.get(v.name) is v]
-
-    def copy_constant(self, value: Any, unit: Unit) -> None:
-        if value.const_value is None:
+        if unit.kind != "view":
             raise CompileError(
-                f"unit {unit.name!r}: reads {value.name!r}, which is neither its input nor constant"
+                f"unit {unit.name!r}: a graph without a model cannot hold a unit of kind "
+                f"{unit.kind!r}; give it the model that its nodes are copied from"
             )
-        if value.name not in self.constants:
-            held = onnx_ir.external_data.convert_tensors_from_external([value.const_value])[0]
-            proto = onnx_ir.to_proto(held)
-            proto.name = value.name
-            self.constants[value.name] = proto
-
-    def copy_function(self, node: Any) -> None:
-        key = node.op_identifier()
-        function = self.graph.model.functions.get(key)
-        if function is not None and key not in self.functions:
-            self.functions[key] = onnx_ir.to_proto(function)
-            for inner in function:
-                self.copy_function(inner)
+        shape = np.array(self.graph.tensors[unit.outputs[0]].shape, np.int64)
+        inputs = [self.local(unit.inputs[0]), self.constant(f"{unit.name}/shape", shape)]
+        self.node("Reshape", inputs, self.local(unit.outputs[0]), unit.name)
 
     # The model
 
     def model(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> onnx.ModelProto:
-        size = sum(len(t.raw_data) for t in self.constants.values())
+        constants, functions = list(self.constants.values()), []
+        used = {node.domain for node in self.nodes} | {"", "com.microsoft"}
+        ir_version = _LOWEST_IR
+        if self.excerpt is not None:
+            constants += self.excerpt.constants.values()
+            functions = self.excerpt.functions
+            used |= {opset.domain for f in functions for opset in f.opset_import}
+            ir_version = max(_LOWEST_IR, min(self.graph.model.ir_version, _HIGHEST_IR))
+        size = sum(tensor.ByteSize() for tensor in constants)
         if size > _BYTES_LIMIT:
             raise CompileError(
                 f"stage of {self.graph.name!r}: {size} bytes of weights in one ONNX file, above "
@@ -405,19 +369,14 @@ class _Writer:
             self.graph.name or "stage",
             [self.info(name) for name in inputs],
             [self.info(name) for name in outputs],
-            list(self.constants.values()),
+            constants,
         )
-        used = {node.domain for node in self.nodes} | {"", "com.microsoft"}
-        if self.functions or self.graph.model is not None:
-            used |= set(self.opsets)
-        ir_version = 8 if self.graph.model is None else max(8, self.graph.model.ir_version)
+        opsets = [helper.make_opsetid(name, self.opsets.get(name, 1)) for name in sorted(used)]
         made = helper.make_model(
             content,
-            opset_imports=[
-                helper.make_opsetid(domain, self.opsets[domain]) for domain in sorted(used)
-            ],
-            functions=list(self.functions.values()),
-            ir_version=min(ir_version, _HIGHEST_IR),
+            opset_imports=opsets,
+            functions=functions,
+            ir_version=ir_version,
             producer_name="trivet",
         )
         helper.set_model_props(made, {LEVEL_KEY: SESSION_LEVEL})
@@ -446,17 +405,3 @@ def _clamped(table: Array | None, lo: int, hi: int, dtype: str, final: str) -> A
     if dtype != final:
         values = values ^ np.uint8(0x80)
     return values if table is None else np.asarray(table, np.uint8)[values]
-
-
-def _rename(node: onnx.NodeProto, names: dict[str, str]) -> None:
-    """Rename values a node touches, inside its subgraphs too (ONNX forbids shadowing)."""
-    if not names:
-        return
-    node.input[:] = [names.get(n, n) for n in node.input]
-    node.output[:] = [names.get(n, n) for n in node.output]
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for output in graph.output:
-                output.name = names.get(output.name, output.name)
-            for inner in graph.node:
-                _rename(inner, names)

@@ -95,8 +95,12 @@ def _run_nodes(graph: Graph, unit: Unit, values: dict[str, Array]) -> dict[str, 
 
 
 def _session(graph: Graph, unit: Unit) -> Any:
-    part = onnx_ir.convenience.extract(graph.model.clone(), list(unit.inputs), list(unit.outputs))
-    part.ir_version = min(part.ir_version, 10)
+    ends = (list(unit.inputs), list(unit.outputs))
+    part = onnx_ir.Model(
+        onnx_ir.convenience.extract(graph.model.graph, *ends),
+        ir_version=min(graph.model.ir_version, 10),
+        functions=list(graph.model.functions.values()),
+    )
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3

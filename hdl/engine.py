@@ -4,12 +4,19 @@ from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from .address import AddressGenerator
 from .config import EngineConfig
+from .isa import LAYER_CYCLES_LIMIT, Op
+from .lanes import Lanes, delay
+from .memories import ActivationMemory, ByteMemory
+from .post import Post
+from .sequencer import Sequencer
+from .writeback import WriteBack
 
 __all__ = ["READ_LATENCY", "Engine", "Space"]
 
-# Cycles from ``read_en`` to ``read_data``.
-READ_LATENCY = 4
+# Cycles from ``read_en`` to ``read_data``: address register and memory.
+READ_LATENCY = 1 + ActivationMemory.LATENCY
 
 
 class Space:
@@ -66,8 +73,9 @@ class Engine(wiring.Component):
         Stops whatever runs, zeroes counters and ``error``; memories keep their contents.
     """
 
-    def __init__(self, config: EngineConfig):
+    def __init__(self, config: EngineConfig, *, cycles_limit: int = LAYER_CYCLES_LIMIT):
         self.config = config
+        self.cycles_limit = cycles_limit
         super().__init__({
             "write_en": In(1),
             "write_space": In(3),
@@ -91,4 +99,128 @@ class Engine(wiring.Component):
         })
 
     def elaborate(self, platform):
-        raise NotImplementedError("the engine's inside is not written yet")
+        m = Module()
+        config = self.config
+
+        m.submodules.sequencer = sequencer = Sequencer(config, self.cycles_limit)
+        flushed = ResetInserter(sequencer.flush)
+        address = AddressGenerator(config)
+        lanes = Lanes(config)
+        post = Post(config)
+        writeback = WriteBack(config)
+        m.submodules.address = flushed(address)
+        m.submodules.lanes = flushed(lanes)
+        m.submodules.post = flushed(post)
+        m.submodules.writeback = flushed(writeback)
+        m.submodules.activations = activations = ActivationMemory(config)
+        m.submodules.weights = weights = ByteMemory(config.weight_word_bytes, config.weight_words)
+        m.submodules.params = params = ByteMemory(config.requantisers * 8, config.param_words)
+
+        # Control of a run, and its counters.
+        for name in ("start", "first", "count", "counter_addr", "clear"):
+            m.d.comb += getattr(sequencer, name).eq(getattr(self, name))
+        for name in ("busy", "done", "cycles", "error", "counter_data"):
+            m.d.comb += getattr(self, name).eq(getattr(sequencer, name))
+        m.d.comb += [
+            self.layer.eq(sequencer.layer_index),
+            sequencer.issuing.eq(address.issuing),
+            sequencer.idling.eq(address.idling),
+            sequencer.issued.eq(address.finish),
+            sequencer.finish.eq(writeback.finish),
+            sequencer.overrun.eq(writeback.overrun),
+            address.instruction.eq(sequencer.instruction),
+            address.load.eq(sequencer.armed),
+            address.go.eq(sequencer.go),
+        ]
+
+        # The host's writes, one register from the port to the memories.
+        space = Signal(3)
+        write_en = Signal()
+        write_addr = Signal(16, reset_less=True)
+        write_byte = Signal(8, reset_less=True)
+        write_data = Signal(8, reset_less=True)
+        m.d.sync += [
+            write_en.eq(self.write_en),
+            space.eq(self.write_space),
+            write_addr.eq(self.write_addr),
+            write_byte.eq(self.write_byte),
+            write_data.eq(self.write_data),
+        ]
+        for target, number in ((weights, Space.WGHT), (params, Space.PARM), (sequencer, Space.INST)):
+            m.d.comb += [
+                target.write_en.eq(write_en & (space == number)),
+                target.write_addr.eq(write_addr),
+                target.write_byte.eq(write_byte),
+                target.write_data.eq(write_data),
+            ]
+        m.d.comb += [
+            post.write_en.eq(write_en),
+            post.write_space.eq(space),
+            post.write_addr.eq(write_addr),
+            post.write_byte.eq(write_byte),
+            post.write_data.eq(write_data),
+            writeback.host_en.eq(write_en & (space == Space.ACT)),
+            writeback.host_addr.eq(write_addr),
+            writeback.host_byte.eq(write_byte),
+            writeback.host_data.eq(write_data),
+        ]
+
+        # Source words. The host reads through the same path; the address generator is idle then.
+        read_en = Signal()
+        read_addr = Signal(16, reset_less=True)
+        m.d.sync += [read_en.eq(self.read_en), read_addr.eq(self.read_addr)]
+        m.d.comb += [
+            activations.read_addr.eq(Mux(read_en, read_addr, address.addr)),
+            self.read_data.eq(activations.read_data),
+        ]
+
+        # A slice and its tags reach the lanes together; the address generator's outputs are one
+        # cycle younger than the slice. Weights need no bank multiplexer's register and come later.
+        layer = sequencer.layer
+        to_lanes = ActivationMemory.LATENCY
+        to_weights = to_lanes + Lanes.WEIGHT_LAG - ByteMemory.LATENCY
+        m.d.comb += [
+            weights.read_addr.eq(delay(m, address.weight, to_weights, "weight")),
+            lanes.weights.eq(weights.read_data),
+            lanes.word.eq(activations.read_data),
+            lanes.part.eq(delay(m, address.part, to_lanes, "part")),
+            lanes.pad.eq(delay(m, address.pad, to_lanes, "pad")),
+            lanes.first.eq(delay(m, address.first, to_lanes, "first")),
+            lanes.is_lane.eq(layer.op == Op.LANE),
+            lanes.x_unsigned.eq(layer.x_unsigned),
+            lanes.acc_max.eq(layer.acc_max),
+            lanes.zp_x.eq(layer.zp_x),
+        ]
+
+        # A pixel's end reaches write-back so that the first beat's parameters meet its sums.
+        to_writeback = to_lanes + lanes.latency - writeback.lead
+        ends = Cat(address.last, address.block_last, address.layer_last)
+        early = delay(m, ends, to_lanes, "ends", reset=sequencer.flush)
+        late = delay(m, early, to_writeback - to_lanes, "late_ends", reset=sequencer.flush)
+        m.d.comb += [
+            lanes.last.eq(early[0]),
+            Cat(writeback.last, writeback.block_last, writeback.layer_last).eq(late),
+            writeback.begin.eq(sequencer.begin),
+        ]
+        for name in ("dst", "src2", "params", "out_pixel_words", "has_add", "has_table"):
+            m.d.comb += getattr(writeback, name).eq(layer[name])
+
+        m.d.comb += [
+            params.read_addr.eq(writeback.param_addr),
+            post.i_valid.eq(writeback.post_valid),
+            post.i_sums.eq(lanes.sums),
+            post.i_params.eq(params.read_data),
+            post.skip.eq(writeback.post_skip),
+            post.addend_index.eq(layer.addend),
+            post.table_index.eq(layer.table),
+            writeback.post_bytes.eq(post.o_bytes),
+            activations.skip_en.eq(writeback.skip_en),
+            activations.skip_addr.eq(writeback.skip_addr),
+            writeback.skip_word.eq(activations.skip_data),
+            activations.write_en.eq(writeback.write_en),
+            activations.write_addr.eq(writeback.write_addr),
+            activations.write_data.eq(writeback.write_data),
+        ]
+        for name in ("zp_y", "lo", "hi", "zp_a", "lo_a", "hi_a", "has_add", "has_table"):
+            m.d.comb += getattr(post, name).eq(layer[name])
+        return m

@@ -9,14 +9,19 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from .config import EngineConfig
+from .latency import post_latency
 
 __all__ = [
     "FIELDS",
     "INSTRUCTION_BYTES",
+    "LAYER_CYCLES_LIMIT",
+    "SETUP_CYCLES",
+    "START_CYCLES",
     "Field",
     "Instruction",
     "LayerNote",
@@ -24,8 +29,10 @@ __all__ = [
     "Port",
     "Program",
     "ProgramError",
+    "drain_cycles",
     "predicted_cycles",
     "predicted_stalls",
+    "predicted_total",
 ]
 
 VERSION = 1
@@ -207,27 +214,56 @@ class Instruction:
         return instruction
 
 
+# A layer that is not done after so many cycles is reported as stuck; the compiler refuses longer ones.
+LAYER_CYCLES_LIMIT = 1 << 28
+
+# Cycles from the start pulse to the first slice: fetch of the first instruction (7), its way into
+# the address generator (2).
+START_CYCLES = 9
+
+# Cycles from the end of one layer to the first slice of the next. The next instruction is fetched
+# and its loops are set while the pipeline drains; its first slice is issued in the cycle that
+# writes the last bytes of the layer before, and reads in the cycle after.
+SETUP_CYCLES = 0
+
+
 def predicted_stalls(config: EngineConfig, instruction: Instruction) -> int:
-    """Issue cycles in which the multipliers wait for the requantisers: closed form."""
-    return instruction.blocks * instruction.pixels * instruction.idle
+    """Issue cycles in which the multipliers wait for the requantisers: closed form.
 
-
-# Cycles from the end of one layer to the first slice of the next, and from a layer's last slice to
-# its last byte written; counted in the RTL (tests/hdl/test_engine.py holds them against it).
-SETUP_CYCLES = 3
+    ``idle`` cycles between pixels; none after the last, where the pipeline drains.
+    """
+    return (instruction.blocks * instruction.pixels - 1) * instruction.idle
 
 
 def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
-    """Cycles from the last slice issued to the last byte written: depth of the pipeline."""
+    """Cycles from the one after the last slice issued to the last byte written: the pipeline's depth.
+
+    Address (1), activation memory (3), operands (1), multipliers (2), adder tree, accumulator (1),
+    then the capture beat by beat, and Post; the write itself.
+    """
     tree = (config.simd - 1).bit_length()
-    depth = 22 + tree + (config.beats - 1)
-    return depth + 3 * instruction.has_add + 2 * instruction.has_table
+    post = post_latency(config, instruction.has_add, instruction.has_table)
+    return 8 + tree + config.beats + post
 
 
 def predicted_cycles(config: EngineConfig, instruction: Instruction) -> int:
-    """Cycles of one layer, exact closed form: setup + blocks * pixels * (slices + idle) + drain."""
-    work = instruction.blocks * instruction.pixels * (instruction.slices + instruction.idle)
-    return SETUP_CYCLES + work + drain_cycles(config, instruction)
+    """Cycles of one layer, exact closed form: from its first slice to the next layer's first slice.
+
+    blocks * pixels * slices + idle cycles between pixels + drain; SETUP_CYCLES are hidden.
+    """
+    work = instruction.blocks * instruction.pixels * instruction.slices
+    stalls = predicted_stalls(config, instruction)
+    return SETUP_CYCLES + work + stalls + drain_cycles(config, instruction)
+
+
+def predicted_total(config: EngineConfig, instructions: Iterable[Instruction]) -> int:
+    """Cycles of a run, exact: from the start pulse to the last byte written; stops at an END."""
+    total = START_CYCLES
+    for instruction in instructions:
+        if instruction.op == Op.END:
+            break
+        total += predicted_cycles(config, instruction)
+    return total
 
 
 @dataclass(frozen=True)

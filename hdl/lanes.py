@@ -1,0 +1,157 @@
+"""Lanes: operands, multipliers, adder trees, accumulators and the capture of finished sums."""
+
+from amaranth import *
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+__all__ = ["Lanes", "delay"]
+
+
+def delay(m, value, cycles, name, *, reset=None):
+    """``value`` as it was ``cycles`` cycles ago; ``reset``, if given, forgets what is on its way."""
+    for k in range(cycles):
+        stage = Signal(len(value), name=f"{name}_{k + 1}", reset_less=reset is None)
+        m.d.sync += stage.eq(value)
+        if reset is not None:
+            with m.If(reset):
+                m.d.sync += stage.eq(0)
+        value = stage
+    return value
+
+
+class Lanes(wiring.Component):
+    """``lanes`` dot products of ``simd`` bytes a cycle, accumulated over a pixel's slices.
+
+    A pixel's slices come back to back. A slice whose ``last`` is set in cycle t ends its pixel:
+    channels ``beat * R ... beat * R + R - 1`` of the sums are on ``sums`` in cycle
+    t + :attr:`latency` + beat. The next pixel may end ``beats`` cycles later.
+
+    The multipliers are written out here, registered on both sides as a DSP block does at no cost:
+    a component for each would make elaboration and the Verilog several times as large.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        ``lanes``, ``simd``, ``requantisers`` and ``word_bytes`` are used.
+
+    Attributes
+    ----------
+    latency : int
+        Cycles from the last slice to the first sums: operand, multiplier (2), one for each level
+        of the adder tree, accumulator, capture.
+    WEIGHT_LAG : int
+        Cycles from a slice's word to its weights on ``weights``.
+
+    Members
+    -------
+    word : In(word_bytes * 8)
+        Activation word of the slice.
+    part : In
+        Which part of it, see :class:`~trivet.hdl.address.AddressGenerator`.
+    pad, first, last : In(1)
+        All bytes are ``zp_x``; first and last slice of the pixel.
+    weights : In(lanes * simd * 8)
+        Weights of the slice, ``WEIGHT_LAG`` cycles after ``word``.
+    is_lane, x_unsigned, acc_max : In(1)
+        Layer: lane l's first multiplier takes byte l; bytes are unsigned; keep the maximum.
+    zp_x : In(signed(9))
+        Layer: what padding feeds.
+    sums : Out(32 * R)
+        Sums of ``R`` channels.
+    """
+
+    WEIGHT_LAG = 1
+
+    def __init__(self, config):
+        self.config = config
+        self.latency = 5 + exact_log2(config.simd)
+        parts = config.word_bytes // min(config.lanes, config.simd)
+        super().__init__({
+            "word": In(config.word_bytes * 8),
+            "part": In(exact_log2(parts)),
+            "pad": In(1),
+            "first": In(1),
+            "last": In(1),
+            "weights": In(config.lanes * config.simd * 8),
+            "is_lane": In(1),
+            "x_unsigned": In(1),
+            "acc_max": In(1),
+            "zp_x": In(signed(9)),
+            "sums": Out(32 * config.requantisers),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self.config
+        levels = exact_log2(config.simd)
+
+        operands = self._operands(m)
+
+        # Tags: `load` with a pixel's first slice at the adder tree's root, `done` one later with
+        # its last slice in the accumulator.
+        load = delay(m, self.first, 3 + levels, "first")
+        done = delay(m, self.last, 4 + levels, "last")
+
+        accumulators = []
+        for lane in range(config.lanes):
+            weights = self.weights.word_select(lane, config.simd * 8)
+            terms = []
+            for k in range(config.simd):
+                terms.append(self._multiply(
+                    m, operands[lane][k], weights.word_select(k, 8).as_signed(), f"{lane}_{k}"))
+            for level in range(levels):
+                sums = []
+                for k in range(0, len(terms), 2):
+                    node = Signal(signed(len(terms[k]) + 1), name=f"tree{level}_{lane}_{k // 2}",
+                                  reset_less=True)
+                    m.d.sync += node.eq(terms[k] + terms[k + 1])
+                    sums.append(node)
+                terms = sums
+            total, = terms
+            accumulator = Signal(signed(32), name=f"accumulator{lane}", reset_less=True)
+            # A maximum never leaves the range of one total, so the comparison is that narrow.
+            keep = self.acc_max & (accumulator[:len(total)].as_signed() > total)
+            with m.If(load):
+                m.d.sync += accumulator.eq(total)
+            with m.Elif(self.acc_max):
+                m.d.sync += accumulator.eq(Mux(keep, accumulator, total))
+            with m.Else():
+                m.d.sync += accumulator.eq(accumulator + total)
+            accumulators.append(accumulator)
+
+        captured = Signal(32 * config.lanes, reset_less=True)
+        m.d.sync += captured.eq(Mux(done, Cat(accumulators), captured >> len(self.sums)))
+        m.d.comb += self.sums.eq(captured)
+        return m
+
+    def _operands(self, m):
+        """Registered operands: ``[lane][k]``, 9 bits signed; only ``k = 0`` differs by lane."""
+        config = self.config
+        lane_part = C(0) if config.word_bytes == config.lanes else self.part
+        dot_part = C(0) if config.word_bytes == config.simd else self.part
+
+        def extend(byte):
+            return Cat(byte, byte[7] & ~self.x_unsigned).as_signed()
+
+        def operand(byte, name):
+            value = Signal(signed(9), name=f"operand_{name}", reset_less=True)
+            m.d.sync += value.eq(Mux(self.pad, self.zp_x, extend(byte)))
+            return value
+
+        of_dot = self.word.word_select(dot_part, config.simd * 8)
+        of_lane = self.word.word_select(lane_part, config.lanes * 8)
+        shared = [operand(of_dot.word_select(k, 8), f"shared{k}") for k in range(1, config.simd)]
+        return [
+            [operand(Mux(self.is_lane, of_lane.word_select(lane, 8), of_dot[:8]), f"lane{lane}"),
+             *shared]
+            for lane in range(config.lanes)
+        ]
+
+    @staticmethod
+    def _multiply(m, a, b, name):
+        a_reg = Signal.like(a, name=f"a_{name}", reset_less=True)
+        b_reg = Signal.like(b, name=f"b_{name}", reset_less=True)
+        product = Signal(signed(17), name=f"product_{name}", reset_less=True)
+        m.d.sync += [a_reg.eq(a), b_reg.eq(b), product.eq(a_reg * b_reg)]
+        return product

@@ -1,0 +1,196 @@
+"""Memories of the engine: byte-wise writes from the host, registered wide reads."""
+
+from amaranth import *
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+__all__ = ["ActivationMemory", "ByteMemory", "chunks"]
+
+# Depth of the widest block RAM mode; a remainder below it is not worth splitting further.
+_SHALLOW = 512
+
+
+def chunks(depth):
+    """Split ``depth`` words into powers of two and at most one shallow rest, as (base, words).
+
+    Synthesis rounds a memory up to whole block RAMs of a power-of-two depth, so 2,112 words in one
+    piece would cost as much as 4,096.
+    """
+    pieces = []
+    base = 0
+    while depth - base >= _SHALLOW:
+        words = 1 << ((depth - base).bit_length() - 1)
+        pieces.append((base, words))
+        base += words
+    if base < depth:
+        pieces.append((base, depth - base))
+    return tuple(pieces)
+
+
+def address_bits(depth):
+    """Address bits of a memory of ``depth`` words."""
+    return (depth - 1).bit_length()
+
+
+class ByteMemory(wiring.Component):
+    """Wide words, read one a cycle, written a byte at a time.
+
+    A read and a write of the same word must not meet in a cycle.
+
+    Parameters
+    ----------
+    width : int
+        Bytes of a word.
+    depth : int
+        Words. Addresses beyond read and write nothing that matters.
+
+    Attributes
+    ----------
+    LATENCY : int
+        Cycles from ``read_addr`` to ``read_data``: the memory and its output register.
+
+    Members
+    -------
+    read_addr : In(16)
+        Word to read.
+    read_data : Out(width * 8)
+        That word, ``LATENCY`` cycles later (through a multiplexer if there are several chunks).
+    write_en, write_addr, write_byte, write_data : In
+        Write ``write_data`` into byte ``write_byte`` of word ``write_addr``.
+    """
+
+    LATENCY = 2
+
+    def __init__(self, width, depth):
+        self.width = width
+        self.depth = depth
+        super().__init__({
+            "read_addr": In(16),
+            "read_data": Out(width * 8),
+            "write_en": In(1),
+            "write_addr": In(16),
+            "write_byte": In(8),
+            "write_data": In(8),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+
+        enables = Signal(self.width)
+        m.d.comb += enables.eq(self.write_en << self.write_byte)
+
+        words = []
+        for k, (base, size) in enumerate(chunks(self.depth)):
+            m.submodules[f"chunk{k}"] = chunk = memory.Memory(
+                shape=unsigned(self.width * 8), depth=size, init=[])
+            read = chunk.read_port()
+            write = chunk.write_port(granularity=8)
+            # Chunks lie in falling sizes, so a chunk's base is a multiple of its rounded size and
+            # the address within it is the low bits.
+            bits = address_bits(size)
+            mine = self.write_addr[bits:] == base >> bits
+            word = Signal(self.width * 8, name=f"word{k}", reset_less=True)
+            m.d.comb += [
+                read.addr.eq(self.read_addr[:bits]),
+                write.addr.eq(self.write_addr[:bits]),
+                write.data.eq(self.write_data.replicate(self.width)),
+                write.en.eq(Mux(mine, enables, 0)),
+            ]
+            m.d.sync += word.eq(read.data)
+            chosen = Signal(2, name=f"chosen{k}", reset_less=True)
+            m.d.sync += chosen.eq(Cat(self.read_addr[bits:] == base >> bits, chosen[0]))
+            words.append((chosen[1], word))
+
+        result = words[-1][1]
+        for chosen, word in reversed(words[:-1]):
+            result = Mux(chosen, word, result)
+        m.d.comb += self.read_data.eq(result)
+        return m
+
+
+class ActivationMemory(wiring.Component):
+    """Banks of activation words with two read paths and one write path.
+
+    Both reads may come every cycle if they hit different banks; where they meet, the skip read
+    wins and the main read returns garbage. A word must not be read in the cycle that writes it.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        ``act_banks``, ``act_bank_words`` and ``word_bytes`` are used.
+
+    Attributes
+    ----------
+    LATENCY : int
+        Cycles from ``read_addr`` to ``read_data``: memory, its output register, bank multiplexer.
+    SKIP_LATENCY : int
+        The same for the skip read: one more, for decoding the bank ahead of the memory.
+
+    Members
+    -------
+    read_addr, read_data
+        Main read.
+    skip_en, skip_addr, skip_data
+        Skip read.
+    write_en : In(word_bytes)
+        Byte enables.
+    write_addr, write_data
+        Word to write.
+    """
+
+    LATENCY = 3
+    SKIP_LATENCY = 4
+
+    def __init__(self, config):
+        self.config = config
+        width = config.word_bytes
+        super().__init__({
+            "read_addr": In(16),
+            "read_data": Out(width * 8),
+            "skip_en": In(1),
+            "skip_addr": In(16),
+            "skip_data": Out(width * 8),
+            "write_en": In(width),
+            "write_addr": In(16),
+            "write_data": In(width * 8),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self.config
+        bits = exact_log2(config.act_bank_words)
+
+        skip_addr = Signal(bits, reset_less=True)
+        m.d.sync += skip_addr.eq(self.skip_addr)
+
+        read_data = Signal.like(self.read_data, reset_less=True)
+        skip_data = Signal.like(self.skip_data, reset_less=True)
+        read_word = C(0, config.word_bytes * 8)
+        skip_word = C(0, config.word_bytes * 8)
+        for k in range(config.act_banks):
+            m.submodules[f"bank{k}"] = bank = memory.Memory(
+                shape=unsigned(config.word_bytes * 8), depth=config.act_bank_words, init=[])
+            read = bank.read_port()
+            write = bank.write_port(granularity=8)
+            # Bit j: the read that reached this bank j cycles ago (skip: the one about to, bit 0).
+            main = Signal(2, name=f"main{k}", reset_less=True)
+            skip = Signal(3, name=f"skip{k}", reset_less=True)
+            word = Signal(config.word_bytes * 8, name=f"word{k}", reset_less=True)
+            m.d.comb += [
+                read.addr.eq(Mux(skip[0], skip_addr, self.read_addr[:bits])),
+                write.addr.eq(self.write_addr[:bits]),
+                write.data.eq(self.write_data),
+                write.en.eq(Mux(self.write_addr[bits:] == k, self.write_en, 0)),
+            ]
+            m.d.sync += [
+                main.eq(Cat(self.read_addr[bits:] == k, main[0])),
+                skip.eq(Cat(self.skip_en & (self.skip_addr[bits:] == k), skip[:2])),
+                word.eq(read.data),
+            ]
+            read_word |= Mux(main[1], word, 0)
+            skip_word |= Mux(skip[2], word, 0)
+
+        m.d.sync += [read_data.eq(read_word), skip_data.eq(skip_word)]
+        m.d.comb += [self.read_data.eq(read_data), self.skip_data.eq(skip_data)]
+        return m

@@ -1,0 +1,277 @@
+"""Sequencer: fetches instructions, starts layers, counts cycles, guards against hangs."""
+
+from amaranth import *
+from amaranth.lib import data, memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from .isa import FIELDS, INSTRUCTION_BYTES, Op
+from .memories import ByteMemory
+
+__all__ = ["COUNTERS", "Sequencer", "instruction_layout"]
+
+# Bytes of an instruction fetched a cycle: four block RAMs of 512 x 36 bits.
+_FETCH_BYTES = 16
+_FETCHES = INSTRUCTION_BYTES // _FETCH_BYTES
+_COUNTS = ("blocks", "out_h", "out_w", "kernel_h", "kernel_w", "c_slices")
+
+COUNTERS = data.StructLayout({"cycles": 32, "busy": 32, "stalls": 32})
+
+
+def instruction_layout():
+    """The bits of an instruction, from the one definition in ``hdl/isa.py``."""
+    fields = {f.name: signed(f.bits) if f.signed else unsigned(f.bits) for f in FIELDS}
+    fields["unused"] = INSTRUCTION_BYTES * 8 - sum(f.bits for f in FIELDS)
+    return data.StructLayout(fields)
+
+
+class Sequencer(wiring.Component):
+    """Runs instructions one after another.
+
+    The next instruction is fetched while a layer runs, and its loops are set while the layer
+    drains; so a layer's first slice is issued in the very cycle in which the last byte of the
+    layer before is written, and read in the cycle after.
+
+    ``armed`` says that ``instruction`` is a layer ready to start (the address generator loads its
+    loops as long as it is); ``go`` starts it. ``layer`` is a copy that stays until the layer
+    after it starts, so that ``instruction`` can go on while the pipeline drains.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        ``instructions`` is used.
+    cycles_limit : int
+        A layer that takes as many cycles is an error; a power of two.
+
+    Members
+    -------
+    start, first, count, busy, done, cycles, error, layer_index, counter_addr, counter_data, clear
+        As in :class:`~trivet.hdl.engine.Engine`.
+    write_en, write_addr, write_byte, write_data : In
+        The host's writes into the instruction memory.
+    instruction, layer : Out(instruction_layout())
+        See above.
+    armed, go : Out(1)
+        See above.
+    begin : Out(1)
+        First cycle of a layer: its first slice is issued, ``layer`` is valid from now on.
+    issuing, idling, issued : In(1)
+        From the address generator; ``issued``: the last slice is being issued.
+    finish : In(1)
+        The layer's last bytes are written in the next cycle.
+    overrun : In(1)
+        The instruction's ``idle`` is too small.
+    flush : Out(1)
+        Empty the pipeline.
+    """
+
+    def __init__(self, config, cycles_limit):
+        if config.instructions > 256:
+            raise ValueError(f"engine: {config.instructions} instructions, at most 256 have counters")
+        self.config = config
+        self.cycles_limit = cycles_limit
+        super().__init__({
+            "start": In(1),
+            "first": In(16),
+            "count": In(16),
+            "busy": Out(1),
+            "done": Out(1),
+            "cycles": Out(32),
+            "error": Out(1),
+            "layer_index": Out(16),
+            "counter_addr": In(8),
+            "counter_data": Out(COUNTERS.size),
+            "clear": In(1),
+            "write_en": In(1),
+            "write_addr": In(16),
+            "write_byte": In(8),
+            "write_data": In(8),
+            "instruction": Out(instruction_layout()),
+            "layer": Out(instruction_layout()),
+            "armed": Out(1),
+            "go": Out(1),
+            "begin": Out(1),
+            "issuing": In(1),
+            "idling": In(1),
+            "issued": In(1),
+            "finish": In(1),
+            "overrun": In(1),
+            "flush": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+
+        busy = Signal()
+        done = Signal()
+        error = Signal()
+        cycles = Signal(32)
+        m.d.comb += [
+            self.busy.eq(busy), self.done.eq(done), self.error.eq(error), self.cycles.eq(cycles),
+        ]
+        begin_run = Signal()
+        m.d.comb += begin_run.eq(self.start & ~busy & ~self.clear)
+
+        # The instruction to come: `following` from memory, `instruction` in the address generator.
+        take = Signal()
+        following, is_valid, is_beyond = self._fetch(m, begin_run, take)
+        instruction = Signal(instruction_layout(), reset_less=True)
+        index = Signal(16, reset_less=True)
+        m.d.comb += self.instruction.eq(instruction)
+        held = Signal()  # `instruction` waits for its turn
+        is_end = Signal()
+        is_invalid = Signal()
+        bounded = Signal()
+        left = Signal(16)
+        exhausted = bounded & (left == 0)
+
+        active = Signal()  # a layer is on its way, from its first slice to its last byte
+        free = Signal()
+        m.d.comb += [
+            free.eq(~active | self.finish),
+            self.armed.eq(held & ~is_end & ~is_invalid),
+            self.go.eq(self.armed & free),
+        ]
+        loading = Signal()  # the address generator has no more use for `instruction`
+        m.d.comb += take.eq(loading & is_valid & ~exhausted)
+        with m.If(take):
+            m.d.sync += [
+                instruction.eq(following),
+                is_end.eq(following.op == Op.END),
+                is_invalid.eq(is_beyond | self._invalid(following)),
+                held.eq(1),
+                loading.eq(0),
+                left.eq(left - 1),
+                index.eq(index + 1),
+            ]
+        with m.Elif(loading & exhausted):
+            m.d.sync += [is_end.eq(1), is_invalid.eq(0), held.eq(1), loading.eq(0)]
+        with m.If(self.go):
+            m.d.sync += held.eq(0)
+        with m.If(self.issued):
+            m.d.sync += loading.eq(1)
+
+        # The running layer.
+        layer = Signal(instruction_layout(), reset_less=True)
+        layer_index = Signal(16)
+        begin = Signal()
+        m.d.comb += [
+            self.layer.eq(layer), self.layer_index.eq(layer_index), self.begin.eq(begin),
+        ]
+        m.d.sync += begin.eq(self.go)
+        with m.If(self.go):
+            m.d.sync += [layer.eq(instruction), layer_index.eq(index), active.eq(1)]
+        with m.Elif(self.finish):
+            m.d.sync += active.eq(0)
+        elapsed = self._count(m, layer_index)
+
+        # Ends of a run.
+        stuck = active & elapsed[self.cycles_limit.bit_length() - 1]
+        broken = held & is_invalid & free
+        fault = Signal()
+        m.d.sync += fault.eq(busy & ~fault & (stuck | self.overrun | broken))
+        with m.If(busy & broken):
+            m.d.sync += layer_index.eq(index)
+        m.d.sync += done.eq(0)
+        with m.If(busy):
+            m.d.sync += cycles.eq(cycles + 1)
+        with m.If(busy & (fault | (held & is_end & ~active))):
+            m.d.sync += [busy.eq(0), done.eq(1), error.eq(fault)]
+        m.d.comb += self.flush.eq(self.clear | fault)
+        with m.If(self.flush):
+            m.d.sync += [held.eq(0), active.eq(0), loading.eq(0), begin.eq(0)]
+        with m.If(begin_run):
+            m.d.sync += [
+                busy.eq(1), error.eq(0), cycles.eq(0), held.eq(0), loading.eq(1),
+                bounded.eq(self.count != 0), left.eq(self.count), index.eq(self.first - 1),
+            ]
+        with m.If(self.clear):
+            m.d.sync += [busy.eq(0), done.eq(0), error.eq(0), cycles.eq(0), fault.eq(0)]
+        return m
+
+    def _fetch(self, m, begin_run, take):
+        """Instruction after instruction from ``first``: value, valid, beyond the memory."""
+        config = self.config
+        m.submodules.memory = code = ByteMemory(_FETCH_BYTES, config.instructions * _FETCHES)
+        piece_bits = _FETCHES.bit_length() - 1
+        byte_bits = _FETCH_BYTES.bit_length() - 1
+        m.d.comb += [
+            code.write_en.eq(self.write_en),
+            code.write_addr.eq(Cat(self.write_byte[byte_bits:byte_bits + piece_bits], self.write_addr)),
+            code.write_byte.eq(self.write_byte[:byte_bits]),
+            code.write_data.eq(self.write_data),
+        ]
+
+        where = Signal(16, reset_less=True)
+        piece = Signal(piece_bits)
+        asking = Signal()
+        final = piece == _FETCHES - 1
+        m.d.comb += code.read_addr.eq(Cat(piece, where))
+        # Bit k: a piece (the last piece) was asked for k + 1 cycles ago.
+        arriving = Signal(ByteMemory.LATENCY)
+        complete = Signal(ByteMemory.LATENCY)
+        value = Signal(instruction_layout(), reset_less=True)
+        valid = Signal()
+        beyond = Signal()
+        m.d.sync += [
+            arriving.eq(Cat(asking, arriving[:-1])),
+            complete.eq(Cat(asking & final, complete[:-1])),
+        ]
+        with m.If(arriving[-1]):
+            m.d.sync += Value.cast(value).eq(Cat(Value.cast(value)[_FETCH_BYTES * 8:], code.read_data))
+        with m.If(complete[-1]):
+            m.d.sync += valid.eq(1)
+        with m.If(asking):
+            m.d.sync += piece.eq(piece + 1)
+            with m.If(final):
+                m.d.sync += asking.eq(0)
+        with m.If(take):
+            m.d.sync += [
+                valid.eq(0), asking.eq(1), where.eq(where + 1),
+                beyond.eq(where + 1 >= config.instructions),
+            ]
+        with m.If(begin_run):
+            m.d.sync += [
+                valid.eq(0), asking.eq(1), piece.eq(0), where.eq(self.first),
+                beyond.eq(self.first >= config.instructions), arriving.eq(0), complete.eq(0),
+            ]
+        return value, valid, beyond
+
+    @staticmethod
+    def _invalid(instruction):
+        """No operation of this instruction set, or a loop that would run 2^n times."""
+        empty = [instruction[name] == 0 for name in _COUNTS]
+        return (instruction.op > Op.LANE) | Cat(*empty).any()
+
+    def _count(self, m, layer_index):
+        """Counters of the running layer, filed when it finishes; returns its cycles so far."""
+        config = self.config
+        now = Signal(COUNTERS, name="counters")
+        with m.If(self.go):
+            m.d.sync += [now.cycles.eq(1), now.busy.eq(0), now.stalls.eq(0)]
+        with m.Else():
+            m.d.sync += [
+                now.cycles.eq(now.cycles + 1),
+                now.busy.eq(now.busy + self.issuing),
+                now.stalls.eq(now.stalls + self.idling),
+            ]
+        m.submodules.counters = counters = memory.Memory(
+            shape=COUNTERS.size, depth=config.instructions, init=[])
+        write = counters.write_port()
+        read = counters.read_port()
+        filed = Signal(config.instructions)  # instructions that have counters since `clear`
+        shown = Signal()
+        bits = (config.instructions - 1).bit_length()
+        m.d.comb += [
+            write.addr.eq(layer_index),
+            write.data.eq(now),
+            write.en.eq(self.finish),
+            read.addr.eq(self.counter_addr),
+            self.counter_data.eq(Mux(shown, read.data, 0)),
+        ]
+        m.d.sync += shown.eq((self.counter_addr < config.instructions)
+                             & filed.bit_select(self.counter_addr[:bits], 1))
+        with m.If(self.finish):
+            m.d.sync += filed.bit_select(layer_index[:bits], 1).eq(1)
+        with m.If(self.clear):
+            m.d.sync += filed.eq(0)
+        return now.cycles

@@ -1,0 +1,223 @@
+"""Write-back: beats of a finished pixel, their parameters, skip bytes and place in memory."""
+
+from amaranth import *
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from .lanes import delay
+from .latency import SKIP_OFFSET, post_latency
+from .memories import ActivationMemory, ByteMemory
+
+__all__ = ["WriteBack"]
+
+
+class WriteBack(wiring.Component):
+    """Follows each pixel from its last slice to its bytes in activation memory.
+
+    A pixel that ends with ``last`` in cycle t has its beats in Post from cycle
+    t + :attr:`lead` on, one a cycle: ``post_valid`` and the parameter word are there then,
+    the skip bytes ``SKIP_OFFSET`` cycles later. ``write_*`` is set one cycle after Post's bytes.
+
+    Parameters
+    ----------
+    config : EngineConfig
+
+    Attributes
+    ----------
+    lead : int
+        Cycles from ``last`` to the first beat's entry into Post.
+
+    Members
+    -------
+    begin : In(1)
+        First cycle of a layer, whose fields are valid from now on.
+    dst, src2, params, out_pixel_words, has_add, has_table : In
+        Fields of the layer.
+    last, block_last, layer_last : In(1)
+        A pixel ends, as from the address generator (delayed).
+    param_addr : Out(16)
+        Parameter word of the beat.
+    skip_en, skip_addr : Out
+        Skip read.
+    skip_word : In(word_bytes * 8)
+        Its word.
+    post_valid : Out(1)
+        A beat enters Post.
+    post_skip : Out(R * 8)
+        Its skip bytes, in the cycle in which Post wants them.
+    post_bytes : In(R * 8)
+        Bytes that leave Post.
+    write_en, write_addr, write_data : Out
+        Write port of the activation memory, registered.
+    host_en, host_addr, host_byte, host_data : In
+        The host's write of one byte through the same register; engine idle.
+    finish : Out(1)
+        The layer's last bytes leave Post: they are written in the next cycle.
+    overrun : Out(1)
+        A pixel ended before the beats of the one before it were through.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        self.lead = 1 + ByteMemory.LATENCY  # the beat's register, then its parameters
+        width = config.word_bytes
+        super().__init__({
+            "begin": In(1),
+            "dst": In(16),
+            "src2": In(16),
+            "params": In(16),
+            "out_pixel_words": In(16),
+            "has_add": In(1),
+            "has_table": In(1),
+            "last": In(1),
+            "block_last": In(1),
+            "layer_last": In(1),
+            "param_addr": Out(16),
+            "skip_en": Out(1),
+            "skip_addr": Out(16),
+            "skip_word": In(width * 8),
+            "post_valid": Out(1),
+            "post_skip": Out(config.requantisers * 8),
+            "post_bytes": In(config.requantisers * 8),
+            "write_en": Out(width),
+            "write_addr": Out(16),
+            "write_data": Out(width * 8),
+            "host_en": In(1),
+            "host_addr": In(16),
+            "host_byte": In(8),
+            "host_data": In(8),
+            "finish": Out(1),
+            "overrun": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self.config
+        valid, tag, param = self._beats(m)
+        m.d.comb += self.param_addr.eq(param)
+
+        # Where a beat's bytes belong travels beside it: line[k] is the tag of k cycles ago.
+        to_post = self.lead - 1
+        latencies = {(add, table): to_post + post_latency(config, add, table)
+                     for add in (0, 1) for table in (0, 1)}
+        depth = max(latencies.values())
+        valids = Signal(depth + 1)
+        m.d.comb += valids[0].eq(valid)
+        line = [tag]
+        for k in range(depth):
+            stage = Signal(tag.shape(), name=f"tag{k + 1}", reset_less=True)
+            m.d.sync += [stage.eq(line[-1]), valids[k + 1].eq(valids[k])]
+            line.append(stage)
+        m.d.comb += self.post_valid.eq(valids[to_post])
+
+        # Skip bytes: read so early that they are at Post when it wants them.
+        wanted = to_post + SKIP_OFFSET
+        read = wanted - ActivationMemory.SKIP_LATENCY
+        skip_en = Signal()
+        skip_addr = Signal(16, reset_less=True)
+        m.d.sync += [
+            skip_en.eq(valids[read - 1] & self.has_add),
+            skip_addr.eq(self.src2 + line[read - 1].offset),
+        ]
+        m.d.comb += [
+            self.skip_en.eq(skip_en),
+            self.skip_addr.eq(skip_addr),
+            self.post_skip.eq(self.skip_word.word_select(line[wanted].place, len(self.post_skip))),
+        ]
+
+        # The tag meets its bytes: one register after the choice of Post's depth.
+        def choose(stages):
+            plain, table, add, both = (stages[latencies[k] - 1] for k in ((0, 0), (0, 1), (1, 0), (1, 1)))
+            return Mux(self.has_add, Mux(self.has_table, both, add), Mux(self.has_table, table, plain))
+
+        out_valid = Signal()
+        out = Signal(tag.shape(), reset_less=True)
+        m.d.sync += [
+            out_valid.eq(choose(valids)),
+            out.eq(choose([Value.cast(stage) for stage in line])),
+        ]
+        m.d.comb += self.finish.eq(out_valid & out.layer_last)
+
+        groups = config.word_bytes // config.requantisers
+        group = Signal(groups)
+        m.d.comb += group.eq(out_valid << out.place)
+        write_en = Signal.like(self.write_en)
+        write_addr = Signal.like(self.write_addr, reset_less=True)
+        write_data = Signal.like(self.write_data, reset_less=True)
+        m.d.sync += [
+            write_en.eq(Cat(bit.replicate(config.requantisers) for bit in group)),
+            write_addr.eq(self.dst + out.offset),
+            write_data.eq(self.post_bytes.replicate(groups)),
+        ]
+        with m.If(self.host_en):
+            m.d.sync += [
+                write_en.eq(1 << self.host_byte),
+                write_addr.eq(self.host_addr),
+                write_data.eq(self.host_data.replicate(config.word_bytes)),
+            ]
+        m.d.comb += [
+            self.write_en.eq(write_en),
+            self.write_addr.eq(write_addr),
+            self.write_data.eq(write_data),
+        ]
+        return m
+
+    def _beats(self, m):
+        """The beat that starts its way to Post: valid, tag (place in memory), parameter word."""
+        config = self.config
+        beat_bits = exact_log2(config.beats)
+        block_bits = exact_log2(config.word_bytes // config.lanes)
+        tag = Signal(data.StructLayout({
+            "offset": 16,                     # word, relative to dst and src2
+            "place": beat_bits + block_bits,  # group of R bytes in the word
+            "layer_last": 1,
+        }))
+        valid = Signal()
+        offset = Signal(16, reset_less=True)
+        beat = Signal(beat_bits, reset_less=True)
+        ending = Signal(reset_less=True)  # this pixel is the layer's last
+        param = Signal(16, reset_less=True)
+
+        # Of the next pixel to come.
+        next_param = Signal(16, reset_less=True)
+        next_offset = Signal(16, reset_less=True)
+        next_block = Signal(16, reset_less=True)
+        block_ahead = Signal(16, reset_less=True)
+        place_block = Signal(block_bits, reset_less=True)
+        is_final = beat == config.beats - 1
+
+        with m.If(self.last):
+            m.d.sync += [
+                valid.eq(1),
+                beat.eq(0),
+                ending.eq(self.layer_last),
+                offset.eq(next_offset),
+                place_block.eq(next_block),
+                param.eq(next_param),
+                next_offset.eq(next_offset + self.out_pixel_words),
+            ]
+            with m.If(self.block_last):
+                m.d.sync += [
+                    next_offset.eq(block_ahead[block_bits:]),
+                    next_block.eq(block_ahead),
+                    block_ahead.eq(block_ahead + 1),
+                    next_param.eq(next_param + config.beats),
+                ]
+        with m.Elif(valid):
+            m.d.sync += [valid.eq(~is_final), beat.eq(beat + 1), param.eq(param + 1)]
+        with m.If(self.begin):
+            m.d.sync += [
+                next_offset.eq(0),
+                next_block.eq(0),
+                block_ahead.eq(1),
+                next_param.eq(self.params),
+            ]
+        m.d.comb += self.overrun.eq(self.last & valid & ~is_final)
+
+        m.d.comb += [
+            tag.offset.eq(offset),
+            tag.place.eq(Cat(beat, place_block)),
+            tag.layer_last.eq(ending & is_final),
+        ]
+        return valid, tag, param

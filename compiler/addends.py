@@ -63,7 +63,8 @@ def add_semantic(spec: AddSpec) -> Ints:
 
 def evaluate(a: Ints, b: Ints, zero_point: int, lo: int, hi: int) -> Ints:
     """What the engine computes for all pairs, ``[256, 256]``."""
-    return np.clip(((a[:, None] + b[None, :]) >> SHIFT) + zero_point, lo, hi)
+    result: Ints = np.clip(((a[:, None] + b[None, :]) >> SHIFT) + zero_point, lo, hi)
+    return result
 
 
 def solve(spec: AddSpec) -> AddTables:
@@ -93,14 +94,15 @@ def _solve(a: _Numbers, b: _Numbers, y: _Numbers, lo: int, hi: int, subtract: bo
     high = np.where(want < hi, ((want - zero_point + 1) << SHIFT) - 1, _FREE)
     ta, tb = _nominal(spec)
     found = _relax(ta, -tb, low, high)
-    if found is None:  # perhaps only too low: the largest solution of all decides
+    if found is _TOO_LOW:  # the largest solution of all decides whether 28 bits are enough
         top = np.full(256, _LIMIT, np.int64)
         found = _relax(top, top, low, high)
-    if found is None:
+    if found is None or found is _TOO_LOW:
         wrong = int((evaluate(ta, tb, zero_point, lo, hi) != want).sum())
+        why = "none of 28 bits exist" if found else "their ties to even contradict each other"
         raise InexactAdd(
-            f"no tables reproduce its float32 arithmetic: the nominal ones differ in {wrong:,} of "
-            "65,536 pairs; leave this Add on a CPU or change its scales"
+            f"no tables reproduce its float32 arithmetic ({why}): the nominal ones differ in "
+            f"{wrong:,} of 65,536 pairs; place it on a CPU or GPU, or change its scales"
         )
     ta, tb = found[0], -found[1]
     assert (evaluate(ta, tb, zero_point, lo, hi) == want).all()
@@ -118,14 +120,17 @@ def _nominal(spec: AddSpec) -> tuple[Ints, Ints]:
     return ta.astype(np.int64), tb.astype(np.int64)
 
 
+_TOO_LOW: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 def _relax(ta: Ints, u: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints] | None:
-    """Largest solution not above the start; None when there is none or it leaves 28 bits."""
+    """Largest solution not above the start; ``_TOO_LOW`` if beyond 28 bits, None without one."""
     for _ in range(_ROUNDS):
         below = np.minimum(ta, (high + u[None, :]).min(1))
         under = np.minimum(u, (below[:, None] - low).min(0))
         if (below == ta).all() and (under == u).all():
             return ta, u
         if min(below.min(), under.min()) < -_LIMIT:
-            return None
+            return _TOO_LOW
         ta, u = below, under
     return None

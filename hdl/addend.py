@@ -1,4 +1,4 @@
-"""Residual add of two quantised bytes by a pair of tables: no multiplier, no rounding left to do."""
+"""Residual add of two quantised bytes by a pair of tables: no multiplier, no rounding left."""
 
 from amaranth import *
 from amaranth.lib import memory, wiring

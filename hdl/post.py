@@ -181,10 +181,10 @@ class Post(wiring.Component):
 
             sum_ = Signal(signed(32), name=f"sum{k}", reset_less=True)
             multiplier = Signal(32, name=f"multiplier{k}", reset_less=True)
-            bias, bits = self.i_params.word_select(k, 64)[:32], self.i_params.word_select(k, 64)[32:]
+            params = self.i_params.word_select(k, 64)
             m.d.sync += [
-                sum_.eq(self.i_sums.word_select(k, 32) + bias),
-                multiplier.eq(bits),
+                sum_.eq(self.i_sums.word_select(k, 32) + params[:32]),
+                multiplier.eq(params[32:]),
             ]
             result = Signal(8, name=f"result{k}")
             m.d.comb += [

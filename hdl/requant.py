@@ -15,8 +15,8 @@ class Requantiser(wiring.Component):
 
     All three roundings (sum to float32, product to float32, product to integer) are half to even.
     Takes one sum a cycle, never stalls; ``zp``, ``lo``, ``hi`` belong to the layer and must not
-    change while a sum is inside. Right for every ``m`` that is positive and finite: exponents beyond
-    the useful range saturate or give 0 by themselves, subnormals too.
+    change while a sum is inside. Right for every ``m`` that is positive and finite: exponents
+    beyond the useful range saturate or give 0 by themselves, subnormals too.
 
     Uses three DSP multipliers and a 7 x 7 product that fits LUTs.
 
@@ -78,14 +78,14 @@ class Requantiser(wiring.Component):
 
         # 4  int32 -> float32: round half even to 24 bits. Bit 23 of the result is 1 in any case (a
         #    carry leaves 2^24, which renormalises to 2^23), so only 23 bits and the carry matter.
-        #    Registered in the multipliers. A sum of 0 goes through as garbage under the flag `zero`.
+        #    Registered in the multipliers. A sum of 0 passes as garbage under the flag `zero`.
         up = value[7] & (value[:7].any() | value[8])
         rounded = value[8:31] + up
         q = Cat(rounded[:23], C(1, 1))
         carry = register(rounded[23], "carry4")
         zero = register(~value[31], "zero4")
         mantissa = Cat(bits[:23], C(1, 1))
-        # Fraction bits of the 48-bit product: c - bit length, c = 174 - exponent, length = 32 - zeros.
+        # Fraction bits of the 48-bit product: (174 - exponent) - bit length of the magnitude.
         fraction = register(142 - bits[23:31] + zeros, "fraction4")
         neg = register(neg, "neg4")
 
@@ -125,7 +125,7 @@ class Requantiser(wiring.Component):
         saturates, vanishes = register(saturates, "saturates8"), register(vanishes, "vanishes8")
         neg = register(neg, "neg8")
 
-        # 9  round; 2^24 is a legal result, nothing to renormalise since it is only shifted from here
+        # 9  round; 2^24 is a legal result, not renormalised since it is only shifted from here
         kept = register(kept + up, "kept9")
         saturates, vanishes = register(saturates, "saturates9"), register(vanishes, "vanishes9")
         distance, neg = register(distance, "distance9"), register(neg, "neg9")

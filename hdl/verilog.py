@@ -16,6 +16,9 @@ _MODULE = re.compile(r"^module \\(\S+)$", re.M)
 _CELL = re.compile(r"^(  cell )\\(\S+)( )", re.M)
 # A port that no signal of the module names is called after net numbers of the whole design.
 _ANONYMOUS = re.compile(r"\\port\$\d+\$\d+")
+_PORT = re.compile(
+    r"^(?:  attribute [^\n]*\n)*  wire [^\n]*?((?:input|output|inout) \d+) [^\n]*(\\\S+)\n", re.M)
+_START = re.compile(r"^(?:attribute [^\n]*\n)*module ", re.M)
 _MEMINIT = re.compile(r"^  cell \$meminit_v2 .*?^  end\n", re.M | re.S)
 _ZEROS = re.compile(r"connect \\DATA \d+'0+\n")
 _MEMORY = re.compile(r"^  reg (?:\[\d+:0\] )?(\S+) \[(\d+):0\];\n", re.M)
@@ -45,7 +48,8 @@ def to_verilog(component, name, *, platform=None):
                          f"use letters, digits and underscores for the top module")
     text = rtlil.convert(component, name=name, platform=platform, emit_src=False)
     merged = _merge(_drop_zero_contents(text))
-    verilog = _convert_rtlil_text(merged, strip_internal_attrs=True, write_verilog_opts=("-noattr",))
+    verilog = _convert_rtlil_text(merged, strip_internal_attrs=True,
+                                  write_verilog_opts=("-noattr",))
     # The banner names the build of the converter: two machines would differ in it alone.
     return _clear_memories(verilog[verilog.index("module "):])
 
@@ -56,18 +60,18 @@ def _drop_zero_contents(text):
 
 def _merge(text):
     """RTLIL text in which equal modules, submodules included, are kept once."""
-    starts = [match.start() for match in re.finditer(r"^(?:attribute [^\n]*\n)*module ", text, re.M)]
+    starts = [match.start() for match in _START.finditer(text)]
     prelude, ends = text[:starts[0]], [*starts[1:], len(text)]
     kept_name = {}  # module -> module that stands for it
     kept_ports = {}  # module -> {anonymous port: its name in the module that stands for it}
     by_body = {}
     bodies = []
     # Parents come before their children, so the last module is a leaf.
-    for start, end in reversed(list(zip(starts, ends))):
+    for start, end in reversed(list(zip(starts, ends, strict=True))):
         body = text[start:end]
         name = _MODULE.search(body)[1]
         body, ports = _local_port_names(_with_merged_cells(body, kept_name, kept_ports))
-        key = _MODULE.sub("module", body)
+        key = _key(body)
         if key in by_body:
             index = by_body[key]
         else:
@@ -97,17 +101,29 @@ def _with_merged_cells(body, kept_name, kept_ports):
         cell = _CELL.match(parts[k])
         if not cell or cell[2] not in kept_name:
             continue
-        ports = kept_ports[cell[2]]
-        cell_text = _CELL.sub(lambda c: f"{c[1]}\\@{kept_name[c[2]]}{c[3]}", parts[k])
-        parts[k] = re.sub(r"^    connect (\S+) ",
-                          lambda c: f"    connect {ports.get(c[1], c[1])} ", cell_text, flags=re.M)
+        lines = _CELL.sub(lambda c: f"{c[1]}\\@{kept_name[c[2]]}{c[3]}", parts[k])
+        for anonymous, port in kept_ports[cell[2]].items():
+            lines = lines.replace(f"    connect {anonymous} ", f"    connect {port} ")
+        parts[k] = lines
     return "".join(parts)
 
 
 def _local_port_names(body):
-    found = re.findall(r"^  wire .* (?:input|output|inout) \d+ .*?(\\port\$\d+\$\d+)$", body, re.M)
-    ports = {port: f"\\port{k}" for k, port in enumerate(found)}
+    """Anonymous ports numbered in the order of their use: the same in equal modules."""
+    declared = [port[2] for port in _PORT.finditer(body) if _ANONYMOUS.fullmatch(port[2])]
+    used = _ANONYMOUS.findall(_PORT.sub("", body))
+    order = [port for port in dict.fromkeys(used + declared) if port in declared]
+    ports = {port: f"\\anonymous_port{k}" for k, port in enumerate(order)}
     return _ANONYMOUS.sub(lambda port: ports.get(port[0], port[0]), body), ports
+
+
+def _key(body):
+    """What makes two modules equal: their text but for the name and the order of ports.
+
+    Amaranth orders ports by net number, which depends on what the rest of the design looks like.
+    """
+    ports = sorted(port[0].replace(port[1], port[1].split()[0]) for port in _PORT.finditer(body))
+    return _MODULE.sub("module", _PORT.sub("", body)), tuple(ports)
 
 
 def _clear_memories(verilog):

@@ -1,0 +1,126 @@
+"""The rules that a plan must obey or is measured by, one by one, each with its figure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trivet.compiler.rig import Rig
+from trivet.hdl.isa import Program
+
+from .linear import Solution, solve
+from .plan import RuleResult
+from .problem import Evaluation, Problem
+
+__all__ = ["judge"]
+
+
+def judge(
+    rig: Rig,
+    problem: Problem,
+    solution: Solution,
+    verdict: Evaluation,
+    programs: dict[int, Program],
+) -> list[RuleResult]:
+    """Every rule with its value and limit; limits of ``[rules]`` in the rig tighten them."""
+    found = [_coverage(problem, verdict)]
+    found += _memory(rig, problem, solution, programs)
+    found += _budget(rig, solution, programs)
+    found += _communication(rig, solution, verdict)
+    found += _links(rig, verdict)
+    found.append(_balance(rig, verdict))
+    more = _one_more_board(problem, solution)
+    return [*found, *([more] if more is not None else [])]
+
+
+def _at_most(name: str, value: float, limit: float | None, where: str, *, hard: bool) -> RuleResult:
+    ok = limit is None or value <= limit * (1 + 1e-12)
+    return RuleResult(name, hard, ok, value, limit, where)
+
+
+def _coverage(problem: Problem, verdict: Evaluation) -> RuleResult:
+    """The stages put together are the model: every unit once, in order (violations counted)."""
+    where = f"{len(problem.units)} units in {len(verdict.runs)} stages"
+    return _at_most("composition", float(len(verdict.violations)), 0.0, where, hard=True)
+
+
+def _memory(
+    rig: Rig, problem: Problem, solution: Solution, programs: dict[int, Program]
+) -> list[RuleResult]:
+    limit = rig.rules.get("memory_max", 1.0)
+    found = []
+    for machine in problem.machines:
+        if machine.memory_limit is None:
+            continue
+        used = sum(
+            problem.memory[u] for r in solution.runs if r.machine == machine.name for u in r.units
+        )
+        share = used / machine.memory_limit
+        found.append(_at_most("memory", share, limit, machine.name, hard=True))
+    for index, program in programs.items():
+        config = program.config
+        share = len(program.weights) / (config.weight_word_bytes * config.weight_words)
+        where = f"{solution.runs[index].machine} weights"
+        found.append(_at_most("memory", share, limit, where, hard=True))
+    return found
+
+
+def _budget(rig: Rig, solution: Solution, programs: dict[int, Program]) -> list[RuleResult]:
+    """Hard multipliers: the lanes' own and 4 for each requantiser (DESIGN section 6)."""
+    from trivet import boards
+
+    limit = rig.rules.get("budget_max", 1.0)
+    found = []
+    for index, program in programs.items():
+        device = rig.device(solution.runs[index].machine)
+        assert device.board is not None
+        needed = program.config.multipliers + 4 * program.config.requantisers
+        share = needed / boards.get(device.board).resources.dsps
+        found.append(_at_most("budget", share, limit, f"{device.name} DSPs", hard=True))
+    return found
+
+
+def _communication(rig: Rig, solution: Solution, verdict: Evaluation) -> list[RuleResult]:
+    limit = rig.rules.get("communication_share_max")
+    found = []
+    for run, cost in zip(solution.runs, verdict.runs, strict=True):
+        if cost.communication > 0:
+            share = cost.communication / (cost.communication + cost.compute)
+            hard = limit is not None
+            found.append(_at_most("communication share", share, limit, run.machine, hard=hard))
+    return found
+
+
+def _links(rig: Rig, verdict: Evaluation) -> list[RuleResult]:
+    limit = rig.rules.get("link_load_max", 1.0)
+    return [
+        _at_most("link load", seconds / verdict.objective, limit, name, hard=True)
+        for name, seconds in verdict.groups.items()
+        if verdict.objective > 0
+    ]
+
+
+def _balance(rig: Rig, verdict: Evaluation) -> RuleResult:
+    """Mean load of the used devices over the largest: 1 is perfect."""
+    loads = [x for x in verdict.loads.values() if x > 0]
+    value = sum(loads) / len(loads) / max(loads) if loads else 1.0
+    limit = rig.rules.get("balance_min")
+    where = f"{len(loads)} devices used"
+    return RuleResult(
+        "balance", limit is not None, limit is None or value >= limit, value, limit, where
+    )
+
+
+def _one_more_board(problem: Problem, solution: Solution) -> RuleResult | None:
+    """The plan's objective with one more of the first FPGA, over today's: how the plan scales."""
+    boards = [m for m in problem.machines if m.kind == "fpga"]
+    if not boards or solution.objective <= 0 or len(boards) > 3:
+        return None
+    twin = replace(boards[0], name=f"one more {boards[0].name}")
+    exact = dict(problem.exact)
+    for (name, units), seconds in problem.exact.items():
+        if name == boards[0].name:
+            exact[twin.name, units] = seconds
+    misfits = {**problem.misfits, twin.name: problem.misfits.get(boards[0].name, ())}
+    larger = replace(problem, machines=(*problem.machines, twin), exact=exact, misfits=misfits)
+    value = solve(larger).objective / solution.objective
+    return RuleResult("one more board", False, True, value, None, f"objective, {twin.name}")

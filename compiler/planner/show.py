@@ -1,0 +1,122 @@
+"""A plan for people: stage table, bottleneck and why, bound, provenance, rules."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from .plan import Plan, RuleResult, StagePlan
+
+__all__ = ["duration", "render"]
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three significant digits and a fitting unit."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
+        if seconds * factor >= 1.0:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def render(plan: Plan) -> RenderableType:
+    """Everything of the plan, as rich renderables."""
+    parts: list[RenderableType] = [_header(plan)]
+    if not plan.feasible:
+        parts += [Text.from_markup(f"  [red]conflict[/red] {escape(c)}") for c in plan.conflict]
+    else:
+        parts += [_stages(plan), _summary(plan)]
+        parts += [_provenance(plan), _rules(plan.rules)]
+    parts += [Text(f"note: {note}", style="dim") for note in plan.notes]
+    return Group(*parts)
+
+
+def _header(plan: Plan) -> Text:
+    if not plan.feasible or plan.bottleneck is None or plan.lower_bound is None:
+        return Text("plan: infeasible", style="bold red")
+    rate = f", {1 / plan.bottleneck:.4g} items/s" if plan.bottleneck else ""
+    proof = f"lower bound {duration(plan.lower_bound)}, gap {100 * (plan.gap or 0):.2g} %"
+    took = "" if plan.seconds is None else f", solved in {duration(plan.seconds)}"
+    return Text(
+        f"plan: {plan.objective} {duration(plan.bottleneck)} an item{rate}; "
+        f"{proof} ({plan.status}{took})",
+        style="bold",
+    )
+
+
+def _nodes(stage: StagePlan) -> str:
+    if len(stage.nodes) <= 2:
+        return ", ".join(stage.nodes)
+    return f"{stage.nodes[0]} .. {stage.nodes[-1]} ({len(stage.nodes)})"
+
+
+def _stages(plan: Plan) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage", justify="right")
+    table.add_column("device")
+    table.add_column("nodes", overflow="fold")
+    for name in ("compute", "link", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for stage in plan.stages:
+        marked = stage.index == plan.bottleneck_stage
+        why = f"<- bottleneck: {plan.bottleneck_reason}" if marked else ""
+        table.add_row(
+            str(stage.index),
+            stage.device,
+            escape(_nodes(stage)),
+            duration(stage.compute),
+            duration(stage.communication) if stage.communication else "-",
+            _size(stage.memory_bytes),
+            why,
+            style="yellow" if marked else None,
+        )
+    return table
+
+
+def _size(nbytes: int) -> str:
+    if nbytes < 10_000:
+        return f"{nbytes} B"
+    return f"{nbytes / 1024:.4g} KiB"
+
+
+def _summary(plan: Plan) -> Text:
+    if plan.auto is None or plan.bottleneck is None:
+        return Text("")
+    devices = ", ".join(dict.fromkeys(str(s["device"]) for s in plan.auto.stages))
+    text = f"auto would use {devices}: {duration(plan.auto.bottleneck)} an item"
+    if plan.auto.loss > 0:
+        text += f"; this plan takes {1 + plan.auto.loss:.3g} times as long, as asked for"
+    return Text(text)
+
+
+def _provenance(plan: Plan) -> Text:
+    lines = []
+    for stage in plan.stages:
+        for name, cost in stage.costs.items():
+            spread = "" if cost.spread is None else f", spread {100 * cost.spread:.2g} %"
+            value = duration(cost.value) if cost.unit == "s" else f"{cost.value:g} {cost.unit}"
+            lines.append(
+                f"  stage {stage.index} {name}: {value} {cost.source}{spread} ({cost.detail})"
+            )
+    return Text("where the numbers come from\n" + "\n".join(lines))
+
+
+def _rules(rules: list[RuleResult]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("rule")
+    table.add_column("where", overflow="fold")
+    table.add_column("value", justify="right")
+    table.add_column("limit", justify="right")
+    table.add_column("")
+    for rule in rules:
+        if rule.limit is None:
+            verdict = Text("reported", style="dim")
+        elif rule.ok:
+            verdict = Text("ok", style="green")
+        else:
+            verdict = Text("broken" if rule.hard else "missed", style="red")
+        limit = "-" if rule.limit is None else f"{rule.limit:.4g}"
+        table.add_row(rule.name, rule.where, f"{rule.value:.4g}", limit, verdict)
+    return table

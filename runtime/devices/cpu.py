@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from trivet.runtime.device import DeviceError, Stage
 
-from .worker import Outputs, WorkerDevice, int_option
+from .worker import Kind, Outputs, WorkerDevice, int_option
 
 __all__ = ["LEVEL_KEY", "CpuDevice"]
 
@@ -42,7 +42,7 @@ class CpuDevice(WorkerDevice):
         ``credits``; ``threads`` (0 or absent: as many as onnxruntime thinks right).
     """
 
-    kind = "cpu"
+    kind: Kind = "cpu"
     attach = "cpu"
 
     def __init__(self, name: str, options: dict[str, str]) -> None:

@@ -21,9 +21,10 @@ from trivet.runtime.device import (
     Stage,
 )
 
-__all__ = ["WorkerDevice", "check_payload", "int_option"]
+__all__ = ["Kind", "Outputs", "WorkerDevice", "check_payload", "int_option"]
 
 Outputs = Sequence[npt.NDArray[Any]]
+Kind = Literal["cpu", "gpu", "fpga", "null"]
 
 
 def int_option(name: str, options: dict[str, str], key: str, default: int, low: int) -> int:
@@ -62,7 +63,7 @@ class WorkerDevice(ABC):
         ``credits``: submissions in flight, 2 unless given.
     """
 
-    kind: Literal["cpu", "gpu", "fpga", "null"] = "cpu"
+    kind: Kind = "cpu"
     attach: str = "cpu"
 
     def __init__(self, name: str, options: dict[str, str]) -> None:

@@ -1,0 +1,309 @@
+"""Runs a bundle; looks like ``onnxruntime.InferenceSession``, and streams."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from . import registry
+from .bundle import Bundle
+from .device import Device, DeviceError, Stage
+from .manifest import PortInfo, RigDevice
+from .pipeline import Pipeline, StageReport
+
+__all__ = ["NodeArg", "Session"]
+
+Array = npt.NDArray[Any]
+
+_ONNX_NAMES: Final = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output, as onnxruntime's ``NodeArg``; a string at axis 0 is the batch axis."""
+
+    name: str
+    shape: list[int | str]
+    type: str  # "tensor(int8)", "tensor(float)", ...
+
+    @classmethod
+    def of(cls, port: PortInfo) -> NodeArg:
+        return cls(port.name, list(port.shape), f"tensor({_onnx_name(port.dtype)})")
+
+
+class Session:
+    """A bundle, loaded onto its devices.
+
+    Each stage gets a device instance of its own, also when the plan gives one device two stages.
+    Any number of threads may call :meth:`run` and :meth:`stream`.
+
+    Parameters
+    ----------
+    source
+        Path of a `.trivet` file, or an open :class:`Bundle` (which stays the caller's to close).
+    devices
+        What stands behind the rig's devices on this machine: ``{"fpga0": "model"}``, "virtual",
+        "uart:/dev/ttyUSB0", or "cpu", which runs a program stage's fallback (the same bytes).
+        Others stay as the bundle's rig says.
+    strict
+        A device that fails makes its items fail. Otherwise they are computed again on the CPU, with
+        a ``RuntimeWarning`` that names the device.
+    timeout
+        Seconds without an answer after which a device that holds items counts as dead.
+
+    Raises
+    ------
+    BundleError
+        The file is not a sound bundle.
+    DeviceError
+        A device is unknown, cannot be reached or cannot take its stage.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Bundle,
+        devices: Mapping[str, str] | None = None,
+        strict: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        if isinstance(source, Bundle):
+            self._load(source, devices or {}, strict, timeout)
+        else:
+            with Bundle.open(source) as bundle:
+                self._load(bundle, devices or {}, strict, timeout)
+
+    def _load(
+        self, bundle: Bundle, devices: Mapping[str, str], strict: bool, timeout: float | None
+    ) -> None:
+        manifest = bundle.manifest
+        self._inputs = {port.name: port for port in manifest.model.inputs}
+        self._outputs = {port.name: port for port in manifest.model.outputs}
+        self._batch = manifest.model.outputs[0].batch_axis
+        self._nhwc = {name for name, t in manifest.tensors.items() if t.layout == "NHWC"}
+        self._reports: list[StageReport] = []
+        rig = bundle.rig().devices
+        names = [stage.device for stage in bundle.plan().stages]
+        for name in (*names, *devices):
+            if name not in rig:
+                raise ValueError(
+                    f"{bundle.path}: device '{name}' is not in the bundle's rig, which has "
+                    f"{', '.join(sorted(rig))}; use one of these names"
+                )
+        stages = bundle.stages()
+        self._rig = rig
+        made: list[Device] = []
+        try:
+            for name, stage in zip(names, stages, strict=True):
+                attach = devices.get(name, rig[name].attached)
+                device = _make(name, attach, rig[name])
+                made.append(device)
+                device.prepare(stage)
+            self._pipeline = Pipeline(
+                stages,
+                made,
+                list(self._outputs),
+                fallback=self._fallback,
+                strict=strict,
+                timeout=timeout,
+            )
+        except BaseException:
+            for device in made:
+                device.close()
+            raise
+
+    def _fallback(self, stage: Stage, name: str, credits: int) -> Device:
+        threads = next((d.threads for d in self._rig.values() if d.kind == "cpu"), None)
+        options = {"credits": str(credits), "threads": str(threads or 0)}
+        device = registry.create("cpu", name, options)
+        device.prepare(stage)
+        return device
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the devices; runs under way end with DeviceError. Idempotent, from any thread."""
+        self._pipeline.close()
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs."""
+        return [NodeArg.of(port) for port in self._inputs.values()]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs."""
+        return [NodeArg.of(port) for port in self._outputs.values()]
+
+    @property
+    def last_reports(self) -> tuple[StageReport, ...]:
+        """Of the run that ended last: per stage device, items, seconds and counters."""
+        return tuple(self._reports)
+
+    @property
+    def last_counters(self) -> dict[int, dict[str, int]]:
+        """Of the run that ended last: stage index -> the device's counters, summed over items."""
+        return {report.index: dict(report.counters) for report in self._reports}
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, npt.ArrayLike]
+    ) -> list[Array]:
+        """The outputs for one feed, in the order of ``output_names`` (None: all).
+
+        A model with a batch axis takes any number of items on axis 0; they stream through the
+        stages and their outputs are put together. ``ValueError`` for wrong names, dtypes, shapes.
+        """
+        names = self._output_names(output_names)
+        feed, count = self._check_feed(input_feed)
+        if self._batch is None:
+            return next(self._stream(iter([feed]), names))
+        if count == 0:
+            return [np.zeros((0, *self._item_shape(n)[1:]), self._outputs[n].dtype) for n in names]
+        items = ({n: a[i : i + 1] for n, a in feed.items()} for i in range(count))
+        parts = list(self._stream(items, names))
+        if count == 1:
+            return parts[0]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def stream(
+        self,
+        feeds: Iterable[Mapping[str, npt.ArrayLike]],
+        output_names: Sequence[str] | None = None,
+    ) -> Iterator[list[Array]]:
+        """The outputs of each feed, in order, while later feeds are already under way.
+
+        A feed is one item (its batch axis is 1) and may be reused by the caller once the next is
+        asked for: it is copied. At most as many feeds are ahead as the devices have credits.
+        """
+        return self._stream(self._copied(feeds), self._output_names(output_names))
+
+    def _copied(self, feeds: Iterable[Mapping[str, npt.ArrayLike]]) -> Iterator[dict[str, Array]]:
+        for position, given in enumerate(feeds):
+            feed, count = self._check_feed(given)
+            if count != 1:
+                raise ValueError(
+                    f"feed {position}: axis 0 ('{self._batch}') is {count}, a stream takes 1 item "
+                    "a feed; use run, or split the feed"
+                )
+            yield {name: array.copy() for name, array in feed.items()}
+
+    def _stream(self, feeds: Iterator[dict[str, Array]], names: list[str]) -> Iterator[list[Array]]:
+        pipeline = self._pipeline
+        reports = pipeline.report()
+        pending: deque[int] = deque()
+        limit = pipeline.capacity
+
+        def take() -> list[Array]:
+            item = pipeline.take(pending.popleft())
+            pipeline.account(reports, item)
+            for notice in pipeline.take_notices():
+                warnings.warn(notice, RuntimeWarning, stacklevel=4)
+            return [self._leave(name, item.values[name]) for name in names]
+
+        try:
+            for feed in feeds:
+                values = {name: self._enter(name, array) for name, array in feed.items()}
+                while True:
+                    ticket = None
+                    if len(pending) < limit:
+                        ticket = pipeline.step(values, pending[0] if pending else None)
+                    if ticket is not None:
+                        pending.append(ticket)
+                        break
+                    yield take()
+            while pending:
+                yield take()
+        finally:
+            pipeline.abandon(pending)
+            self._reports = reports
+
+    def _enter(self, name: str, array: Array) -> Array:
+        """To the bytes of the first stage: a 4-D input that an FPGA reads travels as NHWC."""
+        return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if name in self._nhwc else array)
+
+    def _leave(self, name: str, array: Array) -> Array:
+        return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if name in self._nhwc else array
+
+    def _item_shape(self, name: str) -> tuple[int, ...]:
+        return self._outputs[name].item_shape()
+
+    def _output_names(self, wanted: Sequence[str] | None) -> list[str]:
+        names = list(wanted or self._outputs)
+        for name in names:
+            if name not in self._outputs:
+                raise ValueError(f"output '{name}': is none of {', '.join(self._outputs)}")
+        return names
+
+    def _check_feed(self, given: Mapping[str, npt.ArrayLike]) -> tuple[dict[str, Array], int]:
+        """The feed as arrays, and its number of items."""
+        for name in given:
+            if name not in self._inputs:
+                raise ValueError(f"input '{name}': is none of {', '.join(self._inputs)}")
+        feed: dict[str, Array] = {}
+        counts: dict[str, int] = {}
+        for name, port in self._inputs.items():
+            if name not in given:
+                raise ValueError(
+                    f"input '{name}': is missing; feed all of {', '.join(self._inputs)}"
+                )
+            array = np.asarray(given[name])
+            if array.dtype != np.dtype(port.dtype):
+                raise ValueError(
+                    f"input '{name}': has dtype {array.dtype}, must be {port.dtype}; convert it"
+                )
+            wanted = port.shape
+            if len(wanted) != array.ndim or any(
+                isinstance(want, int) and want != have
+                for want, have in zip(wanted, array.shape, strict=True)
+            ):
+                raise ValueError(
+                    f"input '{name}': has shape {list(array.shape)}, must be {wanted}; reshape it"
+                )
+            feed[name] = array
+            if port.batch_axis is not None:
+                counts[name] = array.shape[0]
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"inputs: axis 0 ('{self._batch}') differs: {counts}; make it one")
+        return feed, next(iter(counts.values()), 1)
+
+
+def _onnx_name(dtype: str) -> str:
+    return _ONNX_NAMES.get(dtype, dtype)
+
+
+def _make(name: str, attach: str, rig: RigDevice) -> Device:
+    """``attach`` may carry an address: "uart:/dev/ttyUSB0"."""
+    kind, _, address = attach.partition(":")
+    options: dict[str, str] = {"kind": rig.kind}
+    for key, value in (
+        ("address", address or None),
+        ("board", rig.board),
+        ("clock_hz", rig.clock_hz),
+        ("threads", rig.threads),
+    ):
+        if value is not None:
+            options[key] = str(value)
+    try:
+        return registry.create(kind, name, options)
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"device '{name}': '{attach}' cannot be opened ({type(error).__name__}: {error}); "
+            "check its address and options"
+        ) from error

@@ -21,7 +21,7 @@ from .patterns.add import match_add
 from .patterns.conv import match_conv
 from .patterns.pool import match_pool
 from .patterns.quant import Match, Refused, quant_of
-from .patterns.table import match_table
+from .patterns.table import ELEMENTWISE, match_table
 from .units import ConvSpec, Graph, Quant, Spec, Tensor, Unit
 
 __all__ = ["map_units"]
@@ -165,8 +165,8 @@ class _Mapper:
         except Refused as e:
             value = quantise.inputs[0]
             producer = value.producer() if value is not None else None
-            node = producer if producer is not None else quantise
-            self.reasons.setdefault(id(node), f"{node.op_type}: {e}")
+            if producer is not None and is_op(producer, *ELEMENTWISE):
+                self.reasons.setdefault(id(producer), f"{producer.op_type}: {e}")
             return
         if all(id(n) not in self.owner for n in match.nodes):
             self._take(match)

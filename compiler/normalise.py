@@ -8,18 +8,31 @@ import onnx_ir as ir
 
 from .errors import CompileError
 from .load import Loaded
+from .passes.expand_qoperator import ExpandQOperator
+from .passes.fold_batch_norm import FoldBatchNorm
 from .passes.fold_constants import FoldConstants
+from .passes.fuse_matmul_bias import FuseMatMulBias
+from .passes.mean_to_pool import MeanToPool
+from .passes.names import NameNodes
 from .passes.shapes import InferShapes
 from .passes.split_dequantise import SplitDequantise
+from .passes.upgrade_opset import UpgradeOpset
 from .passes.views_on_integers import ViewsOnIntegers
 
 __all__ = ["PASSES", "normalise"]
 
 PASSES: tuple[ir.passes.PassBase, ...] = (
+    UpgradeOpset(),
     FoldConstants(),
     InferShapes(),
+    FoldBatchNorm(),
+    FuseMatMulBias(),
+    ExpandQOperator(),
+    InferShapes(),
+    MeanToPool(),
     SplitDequantise(),
     ViewsOnIntegers(),
+    NameNodes(),
     InferShapes(),
 )
 
@@ -29,9 +42,9 @@ def normalise(loaded: Loaded) -> Loaded:
     model = loaded.model.clone()
     for step in PASSES:
         try:
-            step(model)
-        except CompileError:
-            raise
+            model = step(model).model
+        except CompileError as e:
+            raise CompileError(f"{loaded.name}: {e}") from e
         except Exception as e:
             name = type(step).__name__
             raise CompileError(

@@ -83,7 +83,7 @@ class ViewsOnIntegers(ir.passes.InPlacePass):
         if source is None or view is None or not is_op(view, *VIEWS):
             return False
         before = view.inputs[0]
-        if before is None or before.producer() is None or only_consumer(before) is not view:
+        if before is None or only_consumer(before) is not view:
             return False
         if only_consumer(source) is not quantise or not same_parameters(quantise, quantise):
             return False

@@ -15,8 +15,10 @@ from .window import Window, window
 
 __all__ = ["match_conv"]
 
-# A stored scale of the bias may differ from s_x * s_w by the rounding of a float32 product or
-# two; the bias then is the same integer as long as it moves by less than this many steps.
+# A stored scale of the bias may differ from s_x * s_w by the rounding of a float32 product or two:
+# its integers then are the bias in steps of s_x * s_w, which is how QLinearConv defines them.
+_SCALE_TOLERANCE = 1e-6
+# Any other bias must come out as integers to this part of a step.
 _BIAS_STEPS = 0.01
 
 
@@ -96,7 +98,10 @@ def _bias(
         raise Refused(f"its bias has {operand.scale.size} scales for {array.size} channels")
     real = array.reshape(-1).astype(np.float64)
     if operand.scale is not None:
-        real = real * operand.scale.reshape(-1).astype(np.float64)
+        scale = operand.scale.reshape(-1).astype(np.float64)
+        if np.all(np.abs(scale / unit - 1) <= _SCALE_TOLERANCE):
+            return np.broadcast_to(array.reshape(-1).astype(np.int64), (channels,)), operand.nodes
+        real = real * scale
     steps = np.broadcast_to(real / unit, (channels,))
     whole = np.rint(steps)
     worst = int(np.argmax(np.abs(steps - whole)))

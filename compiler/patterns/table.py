@@ -11,10 +11,10 @@ from trivet.compiler.units import Array, Quant, TableSpec
 
 from .quant import Match, Refused, quant_of
 
-__all__ = ["match_table"]
+__all__ = ["ELEMENTWISE", "match_table"]
 
 # Operators that work on each element alone; a second operand must be one constant number.
-_ELEMENTWISE = (
+ELEMENTWISE = (
     "Abs", "Add", "Ceil", "Celu", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu",
     "HardSigmoid",
     "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow",
@@ -71,7 +71,7 @@ def _cone(quantise: ir.Node) -> tuple[list[ir.Node], list[ir.Node]]:
             continue
         if is_op(node, "DequantizeLinear"):
             heads[id(node)] = node
-        elif is_op(node, *_ELEMENTWISE):
+        elif is_op(node, *ELEMENTWISE):
             chain[id(node)] = node
             pending += node.inputs
         else:

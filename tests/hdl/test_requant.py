@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sympy
 from amaranth.sim import Simulator
 from golden import requant
 
@@ -133,7 +134,7 @@ def test_cases_hold_what_they_promise():
 
 
 def test_results_match_numpy():
-    runs = split(*all_cases(2, 4000))
+    runs = split(*all_cases(2, 3000))
     assert not differences(runs, simulate(runs))
 
 
@@ -163,6 +164,44 @@ def test_rounding_of_the_sum_alone():
         m = np.full(len(sums), 2.0**exponent, np.float32)
         runs = [(sums, m, (0, -128, 127))]
         assert not differences(runs, simulate(runs))
+
+
+def double_roundings(rng):
+    """Products that lie half a float32 step from k + 1/2, exactly or by the least amount.
+
+    There the second rounding decides the third. Random cases never come so close, so products are
+    chosen first, as integers of every length, and then split into two factors of 24 bits.
+    """
+    found = []
+    for length in range(26, 49):
+        step = 1 << length - 24
+        for offset in (step // 2 - 1, step // 2, step // 2 + 1):
+            for side in (-1, 1):
+                kinds = set()  # normalised product of 48 or 47 bits, k odd or even
+                for _ in range(60):
+                    odd = 2 * int(rng.integers(1, 128)) + 1  # k + 1/2 = odd / 2
+                    tie = odd << length - odd.bit_length()
+                    product = tie + side * offset
+                    for a in sympy.divisors(product):
+                        b = product // a
+                        spare = a.bit_length() + b.bit_length() - product.bit_length()
+                        kind = (spare, odd >> 1 & 1)
+                        if max(a, b) < 1 << 24 and kind not in kinds:
+                            kinds.add(kind)
+                            shift = length - odd.bit_length() + 1
+                            found.append((a * int(rng.choice([-1, 1])), b * 2.0**-shift))
+                    if len(kinds) == 4:
+                        break
+    sums, m = np.array([s for s, _ in found], np.int64), np.array([m for _, m in found])
+    assert np.array_equal(m, m.astype(np.float32))
+    return sums, m.astype(np.float32)
+
+
+def test_double_roundings_at_every_length():
+    sums, m = double_roundings(np.random.default_rng(7))
+    assert len(sums) > 400
+    runs = [(sums, m, layer) for layer in ((0, -128, 127), (128, 0, 255), (0, 0, 255))]
+    assert not differences(runs, simulate(runs))
 
 
 @pytest.mark.slow

@@ -51,7 +51,8 @@ def to_verilog(component, name, *, platform=None):
     verilog = _convert_rtlil_text(merged, strip_internal_attrs=True,
                                   write_verilog_opts=("-noattr",))
     # The banner names the build of the converter: two machines would differ in it alone.
-    return _clear_memories(verilog[verilog.index("module "):])
+    parts = re.split(r"(?<=endmodule\n)", verilog[verilog.index("module "):])
+    return "".join(_clear_memories(_drop_empty_wires(part)) for part in parts)
 
 
 def _drop_zero_contents(text):
@@ -126,22 +127,29 @@ def _key(body):
     return _MODULE.sub("module", _PORT.sub("", body)), tuple(ports)
 
 
-def _clear_memories(verilog):
+def _drop_empty_wires(module):
+    """Signals without bits would be declared ``[-1:0]``, which is two bits in Verilog."""
+    for name in re.findall(r"^  wire \[-1:0\] (\S+) ?;$", module, re.M):
+        module = re.sub(rf"^  wire \[-1:0\] {re.escape(name)} ?;\n", "", module, flags=re.M)
+        if re.search(rf"(?<![\w$\\]){re.escape(name)}(?![\w$])", module):
+            raise ValueError(f"Verilog: signal {name} has no bits but is used in "
+                             f"{module[:module.index('(')]}; leave ports of width 0 out")
+    return module
+
+
+def _clear_memories(module):
     """Give memories without contents zeros, by a loop: simulators would start with x."""
-    def cleared(module):
-        count = 0
+    count = 0
 
-        def loop(declaration):
-            nonlocal count
-            memory, last = declaration[1], declaration[2]
-            if re.search(rf"^    {re.escape(memory)} ?\[0\] = ", module, re.M):
-                return declaration[0]
-            index = f"clear{count}"
-            count += 1
-            return (f"{declaration[0]}  integer {index};\n"
-                    f"  initial for ({index} = 0; {index} <= {last}; {index} = {index} + 1) "
-                    f"{memory} [{index}] = 0;\n")
+    def loop(declaration):
+        nonlocal count
+        memory, last = declaration[1], declaration[2]
+        if re.search(rf"^    {re.escape(memory)} ?\[0\] = ", module, re.M):
+            return declaration[0]
+        index = f"clear{count}"
+        count += 1
+        return (f"{declaration[0]}  integer {index};\n"
+                f"  initial for ({index} = 0; {index} <= {last}; {index} = {index} + 1) "
+                f"{memory} [{index}] = 0;\n")
 
-        return _MEMORY.sub(loop, module)
-
-    return "".join(cleared(part) for part in re.split(r"(?<=endmodule\n)", verilog))
+    return _MEMORY.sub(loop, module)

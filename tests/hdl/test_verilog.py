@@ -109,6 +109,30 @@ def test_contents_of_a_memory_are_kept():
     assert "clear0" not in text
 
 
+class Narrow(wiring.Component):
+    """A component of which a signal, or a port, has no bits."""
+
+    def __init__(self, port_bits):
+        super().__init__({"i": In(3), "o": Out(3), "p": In(port_bits)})
+
+    def elaborate(self, platform):
+        m = Module()
+        nothing = Signal(0)
+        m.d.sync += [nothing.eq(self.i), self.o.eq(Cat(self.i, nothing) + self.p)]
+        return m
+
+
+def test_signals_without_bits_are_left_out():
+    text = to_verilog(Narrow(1), "narrow")
+    assert "-1" not in text
+    assert "nothing" not in text
+
+
+def test_a_port_without_bits_is_refused():
+    with pytest.raises(ValueError, match=r"signal p has no bits but is used in module narrow"):
+        to_verilog(Narrow(0), "narrow")
+
+
 def test_a_name_that_is_no_identifier_is_refused():
     with pytest.raises(ValueError, match="'a b' is no plain identifier"):
         to_verilog(None, "a b")

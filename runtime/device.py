@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ __all__ = [
     "DeviceBusy",
     "DeviceError",
     "DeviceInfo",
+    "InlineDevice",
     "Stage",
     "TensorSpec",
 ]
@@ -115,3 +116,13 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Stop; idempotent, from any thread; wakes :meth:`result`."""
+
+
+@runtime_checkable
+class InlineDevice(Protocol):
+    """A device that can also answer on the caller's thread: saves two changes of thread an item."""
+
+    inline: bool  # False: it has the method, but must not be used that way
+
+    def compute(self, ticket: int, inputs: Sequence[Buffer]) -> Completion:
+        """Answer one item at once, outside the credits; from any number of threads."""

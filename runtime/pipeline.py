@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from .device import Buffer, Completion, Device, DeviceBusy, DeviceError, Stage
+from .device import Buffer, Completion, Device, DeviceBusy, DeviceError, InlineDevice, Stage
 
 __all__ = ["Item", "Pipeline", "StageReport"]
 
@@ -146,6 +146,29 @@ class Pipeline:
         with self._changed:
             notices, self._notices = self._notices, []
             return notices
+
+    def direct(self, values: Mapping[str, Array]) -> Item | None:
+        """One item on the caller's thread, when all devices can; None when one cannot.
+
+        Each change of thread costs tens of microseconds, which is much for a small model.
+        """
+        with self._changed:
+            self._check_open()
+            lanes = list(self._lanes)
+        item = Item(-1, dict(values))
+        devices = [lane.device for lane in lanes]
+        inline = [d for d in devices if isinstance(d, InlineDevice) and d.inline]
+        if len(inline) != len(lanes):
+            return None
+        for lane, device in zip(lanes, inline, strict=True):
+            inputs = [Buffer.of(item.values[spec.name]) for spec in lane.stage.inputs]
+            completion = device.compute(item.ticket, inputs)
+            error = completion.error or _mismatch(lane, completion)
+            if error is not None:
+                self._check_open()
+                raise error
+            _keep_outputs(lane, item, completion)
+        return item
 
     def submit(self, values: Mapping[str, Array]) -> int:
         """Put an item in; blocks for a credit. Its ticket. :class:`DeviceError` once closed."""
@@ -290,18 +313,17 @@ class Pipeline:
             completion.release()
             self._fail_lane(lane, error)
             return
-        # Outputs go back to a device that owns them at once: later stages may hold them for long.
-        owned = completion.on_release is not None
-        arrays = [b.array.copy() if owned else b.array for b in completion.outputs]
-        completion.release()
         with self._changed:
             item = lane.inside.pop(completion.ticket, None)
         if item is None:
+            completion.release()
             return  # another thread failed the lane meanwhile and took the item along
         if error is None:
-            item.values.update(zip((s.name for s in lane.stage.outputs), arrays, strict=True))
-            seconds = completion.finished - completion.started
-            item.completions.append((lane.name, lane.attach, seconds, completion.counters))
+            try:
+                _keep_outputs(lane, item, completion)
+            except Exception as problem:  # no memory for a copy: the item must still get an answer
+                error = _wrapped(lane, problem)
+        completion.release()
         self._advance(item, error)
 
     def _advance(self, item: Item, error: DeviceError | None) -> None:
@@ -396,6 +418,17 @@ def _last_uses(stages: Sequence[Stage], outputs: Sequence[str]) -> dict[str, int
             last[spec.name] = position
     last.update(dict.fromkeys(outputs, len(stages)))
     return last
+
+
+def _keep_outputs(lane: _Lane, item: Item, completion: Completion) -> None:
+    """Put the answer into the item and give the buffers back."""
+    # Outputs go back to a device that owns them at once: later stages may hold them for long.
+    owned = completion.on_release is not None
+    for spec, buffer in zip(lane.stage.outputs, completion.outputs, strict=True):
+        item.values[spec.name] = buffer.array.copy() if owned else buffer.array
+    completion.release()
+    seconds = completion.finished - completion.started
+    item.completions.append((lane.name, lane.attach, seconds, completion.counters))
 
 
 def _mismatch(lane: _Lane, completion: Completion) -> DeviceError | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
@@ -99,7 +101,7 @@ class Session:
                     f"{', '.join(sorted(rig))}; use one of these names"
                 )
         stages = bundle.stages()
-        self._rig = rig
+        threads = next((d.threads for d in rig.values() if d.kind == "cpu"), None)
         made: list[Device] = []
         try:
             for name, stage in zip(names, stages, strict=True):
@@ -111,7 +113,7 @@ class Session:
                 stages,
                 made,
                 list(self._outputs),
-                fallback=self._fallback,
+                fallback=partial(_fallback, threads or 0),
                 strict=strict,
                 timeout=timeout,
             )
@@ -119,13 +121,8 @@ class Session:
             for device in made:
                 device.close()
             raise
-
-    def _fallback(self, stage: Stage, name: str, credits: int) -> Device:
-        threads = next((d.threads for d in self._rig.values() if d.kind == "cpu"), None)
-        options = {"credits": str(credits), "threads": str(threads or 0)}
-        device = registry.create("cpu", name, options)
-        device.prepare(stage)
-        return device
+        # A session that nobody closed is closed when it is collected, or when Python ends.
+        self._finalizer = weakref.finalize(self, self._pipeline.close)
 
     def __enter__(self) -> Session:
         return self
@@ -140,7 +137,7 @@ class Session:
 
     def close(self) -> None:
         """Stop the devices; runs under way end with DeviceError. Idempotent, from any thread."""
-        self._pipeline.close()
+        self._finalizer()
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs."""
@@ -170,14 +167,12 @@ class Session:
         """
         names = self._output_names(output_names)
         feed, count = self._check_feed(input_feed)
-        if self._batch is None:
-            return next(self._stream(iter([feed]), names))
+        if count == 1:
+            return self._run_one(feed, names)
         if count == 0:
             return [np.zeros((0, *self._item_shape(n)[1:]), self._outputs[n].dtype) for n in names]
         items = ({n: a[i : i + 1] for n, a in feed.items()} for i in range(count))
         parts = list(self._stream(items, names))
-        if count == 1:
-            return parts[0]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def stream(
@@ -209,10 +204,12 @@ class Session:
         limit = pipeline.capacity
 
         def take() -> list[Array]:
-            item = pipeline.take(pending.popleft())
+            try:
+                item = pipeline.take(pending.popleft())
+            finally:
+                for notice in pipeline.take_notices():
+                    warnings.warn(notice, RuntimeWarning, stacklevel=3)
             pipeline.account(reports, item)
-            for notice in pipeline.take_notices():
-                warnings.warn(notice, RuntimeWarning, stacklevel=4)
             return [self._leave(name, item.values[name]) for name in names]
 
         try:
@@ -231,6 +228,16 @@ class Session:
         finally:
             pipeline.abandon(pending)
             self._reports = reports
+
+    def _run_one(self, feed: dict[str, Array], names: list[str]) -> list[Array]:
+        item = self._pipeline.direct({name: self._enter(name, a) for name, a in feed.items()})
+        if item is None:
+            (outputs,) = self._stream(iter([feed]), names)
+            return outputs
+        reports = self._pipeline.report()
+        self._pipeline.account(reports, item)
+        self._reports = reports
+        return [self._leave(name, item.values[name]) for name in names]
 
     def _enter(self, name: str, array: Array) -> Array:
         """To the bytes of the first stage: a 4-D input that an FPGA reads travels as NHWC."""
@@ -284,6 +291,18 @@ class Session:
 
 def _onnx_name(dtype: str) -> str:
     return _ONNX_NAMES.get(dtype, dtype)
+
+
+def _fallback(threads: int, stage: Stage, name: str, credits: int) -> Device:
+    """The CPU in the place of a failed device; knows no session, so that one can be collected."""
+    options = {"credits": str(credits), "threads": str(threads)}
+    device = registry.create("cpu", name, options)
+    try:
+        device.prepare(stage)
+    except BaseException:
+        device.close()
+        raise
+    return device
 
 
 def _make(name: str, attach: str, rig: RigDevice) -> Device:

@@ -15,19 +15,16 @@ from .worker import Kind, Outputs, WorkerDevice, int_option
 __all__ = ["LEVEL_KEY", "CpuDevice"]
 
 LEVEL_KEY: Final = "trivet.session_level"
-"""Key in a model's metadata: how far onnxruntime may optimise it; absent means not at all.
+"""Key in a model's metadata: how far onnxruntime may optimise it, as the name of a member of its
+``GraphOptimizationLevel``; absent means not at all.
 
 Its optimiser may turn int8 kernels into ones that saturate on some CPUs, so the compiler says what
 keeps the bytes.
 """
 
 _PROVIDERS: Final = ["CPUExecutionProvider"]
-_LEVELS: Final = {
-    "disable_all": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
+_DEFAULT_LEVEL: Final = "ORT_DISABLE_ALL"
+_LEVELS: Final[dict[str, Any]] = dict(ort.GraphOptimizationLevel.__members__)
 
 
 class CpuDevice(WorkerDevice):
@@ -44,6 +41,7 @@ class CpuDevice(WorkerDevice):
 
     kind: Kind = "cpu"
     attach = "cpu"
+    inline = True  # onnxruntime's sessions may be run from many threads
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
         super().__init__(name, options)
@@ -59,14 +57,14 @@ class CpuDevice(WorkerDevice):
                 f"device '{self.name}': stage {stage.index} is an engine's program without a CPU "
                 "fallback; run it on its own device, or compile the model again"
             )
-        session = self._open(stage, model, "disable_all")
-        level = session.get_modelmeta().custom_metadata_map.get(LEVEL_KEY, "disable_all")
+        session = self._open(stage, model, _DEFAULT_LEVEL)
+        level = session.get_modelmeta().custom_metadata_map.get(LEVEL_KEY, _DEFAULT_LEVEL)
         if level not in _LEVELS:
             raise DeviceError(
                 f"device '{self.name}': stage {stage.index} asks for optimisation level '{level}', "
                 f"known are {', '.join(_LEVELS)}; install the Trivet that compiled it"
             )
-        if level != "disable_all":
+        if level != _DEFAULT_LEVEL:
             session = self._open(stage, model, level)
         self._inputs = [spec.name for spec in stage.inputs]
         self._outputs = [spec.name for spec in stage.outputs]
@@ -108,8 +106,10 @@ class CpuDevice(WorkerDevice):
     def _execute(
         self, stage: Stage, inputs: Sequence[npt.NDArray[Any]]
     ) -> tuple[Outputs, dict[str, int]]:
-        feeds = dict(zip(self._inputs, inputs, strict=True))
-        return self._session.run(self._outputs, feeds), {}
+        session = self._session
+        if session is None:
+            raise DeviceError(f"device '{self.name}': is closed")
+        return session.run(self._outputs, dict(zip(self._inputs, inputs, strict=True))), {}
 
     def _unload(self) -> None:
         self._session = None

@@ -37,6 +37,7 @@ class RecordedDevice(CpuDevice):
 
     kind = "fpga"
     attach = "recorded"
+    inline = False  # one engine: one item after another
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
         super().__init__(name, options)

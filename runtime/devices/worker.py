@@ -65,12 +65,14 @@ class WorkerDevice(ABC):
 
     kind: Kind = "cpu"
     attach: str = "cpu"
+    inline: bool = False
+    """True in a class whose :meth:`_execute` may run on any number of threads at once."""
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
         self.name = name
         self._credits = int_option(name, options, "credits", 2, 1)
         self._stage: Stage | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # close() may come by garbage collection
         self._in_flight = 0
         self._closed = False
         self._todo: queue.SimpleQueue[tuple[int, Sequence[Buffer]] | None] = queue.SimpleQueue()
@@ -130,6 +132,13 @@ class WorkerDevice(ABC):
                 )
             self._in_flight += 1
             self._todo.put((ticket, inputs))
+
+    def compute(self, ticket: int, inputs: Sequence[Buffer]) -> Completion:
+        """Answer on the caller's thread; see :class:`trivet.runtime.device.InlineDevice`."""
+        self._check_open()
+        if self._stage is None:
+            raise DeviceError(f"device '{self.name}': has no stage; call prepare first")
+        return self._answer(self._stage, ticket, inputs)
 
     def result(self, timeout: float | None) -> Completion:
         if self._closed:

@@ -75,7 +75,7 @@ class ShuffleDevice:
 
     def submit(self, ticket: int, inputs: Sequence[Buffer]) -> None:
         if self.closed:
-            raise DeviceError("closed")
+            raise DeviceError("the board is gone")
         what = self.trouble(ticket, len(self.seen))
         self.seen.append(ticket)
         if what == "refuse":

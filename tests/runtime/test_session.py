@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +240,34 @@ def test_many_threads_get_their_own_answers(tmp_path: Path) -> None:
             thread.join(60)
             assert not thread.is_alive()
     assert not wrong
+
+
+def test_forgotten_session_closes_its_devices(tmp_path: Path) -> None:
+    path = write(tmp_path / "m", ("onnx", "program"))
+    trivet.Session(path).run(None, {"x": item()})
+    assert FakeBoard.made[0]._closed
+    assert not [t for t in threading.enumerate() if t.name.startswith("trivet-stage")]
+
+
+def test_device_that_cannot_prepare_closes_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: FakeBoard, stage: Stage) -> None:
+        raise trivet.DeviceError("device 'fpga0': another bitstream")
+
+    monkeypatch.setattr(FakeBoard, "_load", refuse)
+    with pytest.raises(trivet.DeviceError, match="another bitstream"):
+        trivet.Session(write(tmp_path / "m", ("onnx", "program")))
+    assert FakeBoard.made[0]._closed
+
+
+def test_close_during_a_run_ends_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "m", ("onnx", "program"))
+    session = trivet.Session(path)
+    threading.Timer(0.1, session.close).start()
+    feeds = ({"x": item()} for _ in itertools.count())
+    with pytest.raises(trivet.DeviceError, match="closed"):
+        deque(session.stream(feeds), maxlen=0)
 
 
 def test_closed_session_says_so(tmp_path: Path) -> None:

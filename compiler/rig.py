@@ -41,7 +41,7 @@ class Power:
 
 @dataclass(frozen=True)
 class RigDevice:
-    """One device. ``engine`` and ``clock_hz`` are those of an FPGA's board unless the rig says more."""
+    """One device. ``engine`` and ``clock_hz`` are the board's unless the rig says more."""
 
     name: str
     kind: Kind
@@ -81,7 +81,7 @@ class PlannerOptions:
 
 @dataclass(frozen=True)
 class Rig:
-    """Devices in order, links, pins (pattern of node names -> device), planner options and rules."""
+    """Devices in order, links, pins (pattern of node names -> device), options and rules."""
 
     devices: tuple[RigDevice, ...]
     links: tuple[Link, ...]
@@ -138,8 +138,8 @@ class Rig:
             if not fnmatch.filter(everything, pattern):
                 close = ", ".join(everything[:5])
                 raise CompileError(
-                    f"pin {pattern!r}: no node has that name; the model's nodes begin with {close}; "
-                    "`trivet explain` lists them all"
+                    f"pin {pattern!r}: no node has that name; the model's nodes begin with "
+                    f"{close}; `trivet explain` lists them all"
                 )
         found: dict[str, str] = {}
         for unit, names in nodes.items():
@@ -386,7 +386,8 @@ def _pins(table: Mapping[str, Any], names: list[str], where: str) -> tuple[tuple
     for pattern, device in table.items():
         if device not in names:
             raise CompileError(
-                f"{where}, pin {pattern!r}: device {device!r} is not there; it has {', '.join(names)}"
+                f"{where}, pin {pattern!r}: device {device!r} is not there; "
+                f"it has {', '.join(names)}"
             )
     return tuple((str(p), str(d)) for p, d in table.items())
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from .plan import Plan, RuleResult, StagePlan
 
-__all__ = ["duration", "render"]
+__all__ = ["duration", "render", "short"]
 
 
 def duration(seconds: float) -> str:
@@ -45,17 +45,26 @@ def _header(plan: Plan) -> Text:
     )
 
 
+def short(name: str, width: int = 32) -> str:
+    """A name cut in its middle: the ends of node names tell them apart."""
+    if len(name) <= width:
+        return name
+    half = (width - 2) // 2
+    return f"{name[:half]}..{name[-half:]}"
+
+
 def _nodes(stage: StagePlan) -> str:
-    if len(stage.nodes) <= 2:
-        return ", ".join(stage.nodes)
-    return f"{stage.nodes[0]} .. {stage.nodes[-1]} ({len(stage.nodes)})"
+    names = [short(n, 20) for n in stage.nodes]
+    if len(names) <= 1:
+        return ", ".join(names)
+    return f"{names[0]} to {names[-1]} ({len(names)})"
 
 
 def _stages(plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage", justify="right")
     table.add_column("device")
-    table.add_column("nodes", overflow="fold")
+    table.add_column("nodes", no_wrap=True)
     for name in ("compute", "link", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
@@ -65,7 +74,7 @@ def _stages(plan: Plan) -> Table:
         table.add_row(
             str(stage.index),
             stage.device,
-            escape(_nodes(stage)),
+            Text(_nodes(stage)),
             duration(stage.compute),
             duration(stage.communication) if stage.communication else "-",
             _size(stage.memory_bytes),

@@ -1,0 +1,387 @@
+"""The way of a model: a named list of steps, each with typed results and something to read.
+
+load -> normalise -> quantise -> map -> cost -> plan -> lower -> verify -> build -> bundle
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trivet.hdl.isa import Program
+from trivet.runtime.bundle import (
+    BundleWriter,
+    EngineInfo,
+    ModelInfo,
+    PortInfo,
+    TensorInfo,
+)
+from trivet.runtime.bundle import Rig as BundleRig
+from trivet.runtime.bundle import RigDevice as BundleDevice
+
+from . import cost_cpu, cost_fpga, show
+from .contract import stage_model
+from .errors import CompileError
+from .load import Loaded, load
+from .map import map_units
+from .normalise import normalise
+from .planner.build import Costs, make_plan
+from .planner.plan import Plan
+from .planner.show import render
+from .quantise import quantise
+from .rig import Rig, default_rig
+from .stages import StageUnits
+from .units import Array, Graph
+from .verify import (
+    LayerVerdict,
+    StageModels,
+    Vectors,
+    Verifier,
+    expected_outputs,
+    read_arrays,
+    real_vectors,
+    seeded_vectors,
+)
+
+__all__ = ["STEPS", "Compiled", "InfeasiblePlan", "Options", "Step", "Work", "compile_model"]
+
+_T = TypeVar("_T")
+Progress = Callable[[str, str], None]  # step, what it is doing
+NO_BITSTREAM = (
+    "no bitstream: this release has no bitstream builder, it comes with the boards work; "
+    "the bundle runs on the virtual board, the model device and the CPU"
+)
+REAL = 4  # items kept in the bundle: of the user's data, and seeded
+SEEDED = 4
+
+
+class InfeasiblePlan(CompileError):
+    """No plan keeps all pins, limits and rules; ``plan`` lists the conflict."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        super().__init__(
+            f"plan: infeasible: {'; '.join(plan.conflict)}; drop one of these pins, limits or rules"
+        )
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose. ``vectors`` and ``calibrate`` map input names to arrays of items."""
+
+    rig: Rig | None = None
+    shapes: Mapping[str, int] | None = None
+    calibrate: Path | None = None
+    vectors: Path | None = None
+    stop_after: str | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the steps have made so far; each step fills its own part."""
+
+    path: Path
+    out: Path | None
+    options: Options
+    rig: Rig
+    verifier: Verifier | None
+    tell: Progress
+    calibration: dict[str, Array] | None = None
+    loaded: Loaded | None = None
+    graph: Graph | None = None
+    costs: Costs | None = None
+    plan: Plan | None = None
+    stages: tuple[StageUnits, ...] = ()
+    programs: Mapping[int, Program] | None = None
+    models: tuple[StageModels, ...] = ()
+    vectors: Vectors | None = None
+    expected: tuple[dict[str, Array], ...] = ()
+    verdicts: tuple[LayerVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nhwc(self) -> frozenset[str]:
+        return frozenset().union(*(s.nhwc for s in self.stages))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step: what it does to the work, and what it has for a person to read."""
+
+    name: str
+    run: Callable[[Work], Work]
+    show: Callable[[Work], RenderableType]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What compile_model returns: the work done, and the last step's result to print."""
+
+    work: Work
+    step: str
+    shown: RenderableType
+
+
+def compile_model(
+    path: Path,
+    out: Path | None,
+    options: Options,
+    *,
+    verifier: Verifier | None = None,
+    progress: Progress | None = None,
+) -> Compiled:
+    """Run :data:`STEPS` on a model, up to ``options.stop_after``.
+
+    ``verifier`` runs programs in the verify step; without one the step says that it was left out.
+    Raises CompileError; nothing is written unless everything went well.
+    """
+    names = [step.name for step in STEPS]
+    last = options.stop_after or names[-1]
+    if last not in names:
+        raise CompileError(f"--stop-after is {last!r}, must be one of {', '.join(names)}")
+    tell = progress or (lambda step, what: None)
+    rig = options.rig or default_rig()
+    work = Work(path, out, options, rig, verifier, tell)
+    for step in STEPS:
+        tell(step.name, "")
+        work = step.run(work)
+        if step.name == last:
+            return Compiled(work, step.name, step.show(work))
+    raise AssertionError("unreachable")
+
+
+def _need(value: _T | None) -> _T:
+    """A result of an earlier step; the order of STEPS guarantees that it is there."""
+    assert value is not None
+    return value
+
+
+def _load(work: Work) -> Work:
+    calibration = None
+    if work.options.calibrate is not None:
+        calibration = read_arrays(work.options.calibrate, "calibration data")
+    loaded = load(work.path, dict(work.options.shapes or {}))
+    return replace(work, loaded=loaded, calibration=calibration)
+
+
+def _normalise(work: Work) -> Work:
+    return replace(work, loaded=normalise(_need(work.loaded)))
+
+
+def _quantise(work: Work) -> Work:
+    return replace(work, loaded=quantise(_need(work.loaded), work.calibration))
+
+
+def _map(work: Work) -> Work:
+    loaded = _need(work.loaded)
+    return replace(work, graph=map_units(loaded), notes=(*work.notes, *loaded.notes))
+
+
+def _cost(work: Work) -> Work:
+    graph = _need(work.graph)
+    cpu = {}
+    fpga = {}
+    for device in work.rig.devices:
+        if device.engine is None:
+            cpu[device.name] = cost_cpu.measure(
+                graph, device.threads, progress=lambda what: work.tell("cost", what)
+            )
+        else:
+            fpga[device.name] = cost_fpga.weigh(
+                graph, device.engine, progress=lambda what: work.tell("cost", what)
+            )
+    return replace(work, costs=Costs(cpu, fpga))
+
+
+def _plan(work: Work) -> Work:
+    planned = make_plan(
+        _need(work.graph),
+        work.rig,
+        _need(work.costs),
+        progress=lambda what: work.tell("plan", what),
+    )
+    if not planned.plan.feasible:
+        raise InfeasiblePlan(planned.plan)
+    return replace(work, plan=planned.plan, stages=planned.stages, programs=planned.programs)
+
+
+def _lower(work: Work) -> Work:
+    """Stage models; the programs were lowered for the plan's exact costs already."""
+    graph = _need(work.graph)
+    models = []
+    for stage in work.stages:
+        work.tell("lower", f"stage {stage.index} of {len(work.stages)}")
+        model = stage_model(graph, stage.units, nhwc=stage.nhwc)
+        taps = None
+        if stage.kind == "fpga":
+            tapped = stage_model(graph, stage.units, nhwc=stage.nhwc, taps=True)
+            taps = tapped.SerializeToString(deterministic=True)
+        models.append(StageModels(model.SerializeToString(deterministic=True), taps))
+    return replace(work, models=tuple(models))
+
+
+def _verify(work: Work) -> Work:
+    graph = _need(work.graph)
+    vectors = seeded_vectors(graph, SEEDED)
+    given = work.calibration
+    source = f"{work.options.calibrate}"
+    if work.options.vectors is not None:
+        given, source = read_arrays(work.options.vectors, "vectors"), f"{work.options.vectors}"
+    if given is not None:
+        real = real_vectors(graph, given, REAL, source)
+        vectors = Vectors(
+            (*real.feeds, *vectors.feeds), (*("real",) * len(real.feeds), *vectors.source)
+        )
+    work.tell("verify", f"{len(vectors.feeds)} vectors in contract form")
+    values = expected_outputs(work.models, work.nhwc, vectors)
+    work = replace(work, vectors=vectors, expected=tuple(values))
+    programs = {k: p.to_bytes() for k, p in (work.programs or {}).items()}
+    if work.verifier is None:
+        if programs:
+            note = "verify: left out, no machine to run programs on was given"
+            return replace(work, notes=(*work.notes, note))
+        return work
+    verdicts: list[LayerVerdict] = []
+    for stage in work.stages:
+        taps = work.models[stage.index].taps
+        if taps is None:
+            continue
+        work.tell("verify", f"stage {stage.index} on the reference machine")
+        feeds = [{n: value[n] for n in stage.inputs} for value in values]
+        for verdict in work.verifier(programs[stage.index], taps, stage.nhwc, feeds):
+            if verdict.bytes_different:
+                raise CompileError(
+                    f"verify: layer {verdict.node!r} of stage {stage.index}: "
+                    f"{verdict.bytes_different} of {verdict.bytes_compared} bytes differ from its "
+                    "contract form; report the model, it is a defect of the compiler"
+                )
+            verdicts.append(verdict)
+    return replace(work, verdicts=tuple(verdicts))
+
+
+def _build(work: Work) -> Work:
+    return replace(work, notes=(*work.notes, NO_BITSTREAM)) if work.programs else work
+
+
+def _bundle(work: Work) -> Work:
+    if work.out is None:
+        raise CompileError("no output given; name one with -o OUT.trivet, or use --stop-after")
+    graph = _need(work.graph)
+    plan = msgspec.structs.replace(_need(work.plan), seconds=None)
+    writer = BundleWriter(
+        trivet=version("trivet"),
+        model=_model_info(graph),
+        plan=plan.to_json(),
+        rig=_bundle_rig(work.rig),
+        tools=_tools(),
+    )
+    for name in dict.fromkeys(n for s in work.stages for n in (*s.inputs, *s.outputs)):
+        writer.add_tensor(name, _tensor_info(graph, name, work.nhwc))
+    for stage, model in zip(work.stages, work.models, strict=True):
+        program = (work.programs or {}).get(stage.index)
+        if program is None:
+            writer.add_onnx_stage(stage.inputs, stage.outputs, model.onnx)
+            continue
+        writer.add_program_stage(
+            stage.inputs,
+            stage.outputs,
+            program.to_bytes(),
+            engine=program.config_sha256,
+            fallback=model.onnx,
+        )
+        writer.add(f"taps/{stage.index}.onnx", _need(model.taps))
+        writer.add_engine(program.config_sha256, EngineInfo(dict(program.config.to_dict())))
+    writer.add_vectors(_vector_arrays(graph, work))
+    writer.write(work.out)
+    return work
+
+
+def _model_info(graph: Graph) -> ModelInfo:
+    def port(name: str) -> PortInfo:
+        tensor = graph.tensors[name]
+        shape: list[int | str] = list(tensor.shape)
+        if graph.batch_axis is not None:
+            shape[0] = graph.batch_axis
+        return PortInfo(name, tensor.dtype, shape)
+
+    return ModelInfo(
+        graph.model_sha256,
+        [port(n) for n in graph.inputs],
+        [port(n) for n in graph.outputs],
+        graph.name,
+    )
+
+
+def _bundle_rig(rig: Rig) -> BundleRig:
+    return BundleRig(
+        {
+            d.name: BundleDevice(d.kind, d.attach, d.board, d.clock_hz, d.threads)
+            for d in rig.devices
+        }
+    )
+
+
+def _tensor_info(graph: Graph, name: str, nhwc: frozenset[str]) -> TensorInfo:
+    tensor = graph.tensors[name]
+    shape = list(tensor.shape)
+    quant = tensor.quant
+    scale = None if quant is None else float(quant.scale)
+    zero = None if quant is None else int(quant.zero_point)
+    if name in nhwc:
+        return TensorInfo(tensor.dtype, [shape[0], *shape[2:], shape[1]], "NHWC", scale, zero)
+    return TensorInfo(tensor.dtype, shape, "ONNX", scale, zero)
+
+
+def _tools() -> dict[str, str]:
+    found = {}
+    for name in ("numpy", "onnx", "onnx-ir", "onnxruntime"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _vector_arrays(graph: Graph, work: Work) -> dict[str, Array]:
+    """``input.NAME``, ``output.NAME``: ``[N, *item]`` in ONNX order; ``source``: texts [N]."""
+    vectors = _need(work.vectors)
+    arrays: dict[str, Array] = {"source": np.array(vectors.source)}
+    for name in graph.inputs:
+        arrays[f"input.{name}"] = np.stack([feed[name] for feed in vectors.feeds])
+    for name in graph.outputs:
+        rows = [value[name] for value in work.expected]
+        if name in work.nhwc:
+            rows = [row.transpose(0, 3, 1, 2) for row in rows]
+        arrays[f"output.{name}"] = np.stack(rows)
+    return arrays
+
+
+def _show_plan(work: Work) -> RenderableType:
+    return render(_need(work.plan))
+
+
+def _show_bundle(work: Work) -> RenderableType:
+    lines = [Text(f"note: {note}", style="dim") for note in work.notes]
+    return Group(_show_plan(work), show.verdicts(work.verdicts), *lines)
+
+
+STEPS: tuple[Step, ...] = (
+    Step("load", _load, lambda w: show.model(_need(w.loaded))),
+    Step("normalise", _normalise, lambda w: show.model(_need(w.loaded))),
+    Step("quantise", _quantise, lambda w: show.model(_need(w.loaded))),
+    Step("map", _map, lambda w: show.units(_need(w.graph), w.rig)),
+    Step("cost", _cost, lambda w: show.costs(_need(w.graph), w.rig, _need(w.costs))),
+    Step("plan", _plan, _show_plan),
+    Step("lower", _lower, lambda w: show.programs(w.programs or {})),
+    Step("verify", _verify, lambda w: show.verdicts(w.verdicts)),
+    Step("build", _build, lambda w: Text(w.notes[-1] if w.programs else "nothing to build")),
+    Step("bundle", _bundle, _show_bundle),
+)

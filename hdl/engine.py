@@ -112,9 +112,9 @@ class Engine(wiring.Component):
         m.submodules.lanes = flushed(lanes)
         m.submodules.post = flushed(post)
         m.submodules.writeback = flushed(writeback)
-        m.submodules.activations = activations = ActivationMemory(config)
-        m.submodules.weights = weights = ByteMemory(config.weight_word_bytes, config.weight_words)
-        m.submodules.params = params = ByteMemory(config.requantisers * 8, config.param_words)
+        m.submodules.activation_memory = activations = ActivationMemory(config)
+        m.submodules.weight_memory = weights = ByteMemory(config.weight_word_bytes, config.weight_words)
+        m.submodules.param_memory = params = ByteMemory(config.requantisers * 8, config.param_words)
 
         # Control of a run, and its counters.
         for name in ("start", "first", "count", "counter_addr", "clear"):

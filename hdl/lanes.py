@@ -139,9 +139,17 @@ class Lanes(wiring.Component):
             m.d.sync += value.eq(Mux(self.pad, self.zp_x, extend(byte)))
             return value
 
+        def shared_operand(byte, name):
+            value = operand(byte, name)
+            with m.If(self.is_lane):
+                m.d.sync += value.eq(0)
+            return value
+
+        # LANE uses one multiplier a lane; the others see zeros, whatever their weights are.
         of_dot = self.word.word_select(dot_part, config.simd * 8)
         of_lane = self.word.word_select(lane_part, config.lanes * 8)
-        shared = [operand(of_dot.word_select(k, 8), f"shared{k}") for k in range(1, config.simd)]
+        shared = [shared_operand(of_dot.word_select(k, 8), f"shared{k}")
+                  for k in range(1, config.simd)]
         return [
             [operand(Mux(self.is_lane, of_lane.word_select(lane, 8), of_dot[:8]), f"lane{lane}"),
              *shared]

@@ -65,8 +65,6 @@ class Sequencer(wiring.Component):
     """
 
     def __init__(self, config, cycles_limit):
-        if config.instructions > 256:
-            raise ValueError(f"engine: {config.instructions} instructions, at most 256 have counters")
         self.config = config
         self.cycles_limit = cycles_limit
         super().__init__({
@@ -99,6 +97,9 @@ class Sequencer(wiring.Component):
         })
 
     def elaborate(self, platform):
+        if self.config.instructions > 256:
+            raise ValueError(f"engine: instructions is {self.config.instructions}, must be at most "
+                             f"256, the range of counter_addr")
         m = Module()
 
         busy = Signal()
@@ -191,7 +192,7 @@ class Sequencer(wiring.Component):
     def _fetch(self, m, begin_run, take):
         """Instruction after instruction from ``first``: value, valid, beyond the memory."""
         config = self.config
-        m.submodules.memory = code = ByteMemory(_FETCH_BYTES, config.instructions * _FETCHES)
+        m.submodules.instruction_memory = code = ByteMemory(_FETCH_BYTES, config.instructions * _FETCHES)
         piece_bits = _FETCHES.bit_length() - 1
         byte_bits = _FETCH_BYTES.bit_length() - 1
         m.d.comb += [
@@ -254,7 +255,7 @@ class Sequencer(wiring.Component):
                 now.busy.eq(now.busy + self.issuing),
                 now.stalls.eq(now.stalls + self.idling),
             ]
-        m.submodules.counters = counters = memory.Memory(
+        m.submodules.counter_memory = counters = memory.Memory(
             shape=COUNTERS.size, depth=config.instructions, init=[])
         write = counters.write_port()
         read = counters.read_port()

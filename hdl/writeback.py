@@ -97,17 +97,22 @@ class WriteBack(wiring.Component):
         valid, tag, param = self._beats(m)
         m.d.comb += self.param_addr.eq(param)
 
-        # Where a beat's bytes belong travels beside it: line[k] is the tag of k cycles ago.
+        # Where a beat's bytes belong travels beside it: line[k] is the tag of k cycles ago. A beat
+        # leaves the line where it meets its bytes, lest a deeper layer after it meet it again.
         to_post = self.lead - 1
         latencies = {(add, table): to_post + post_latency(config, add, table)
                      for add in (0, 1) for table in (0, 1)}
-        depth = max(latencies.values())
+        depth = max(latencies.values()) - 1
         valids = Signal(depth + 1)
         m.d.comb += valids[0].eq(valid)
         line = [tag]
         for k in range(depth):
             stage = Signal(tag.shape(), name=f"tag{k + 1}", reset_less=True)
-            m.d.sync += [stage.eq(line[-1]), valids[k + 1].eq(valids[k])]
+            leaves = C(0)
+            for (add, table), latency in latencies.items():
+                if k == latency - 1:
+                    leaves = (self.has_add == add) & (self.has_table == table)
+            m.d.sync += [stage.eq(line[-1]), valids[k + 1].eq(valids[k] & ~leaves)]
             line.append(stage)
         m.d.comb += self.post_valid.eq(valids[to_post])
 

@@ -180,7 +180,237 @@ def conv(config, channels=None, **fields):
     return with_idle(config, **{**values, **fields})
 
 
-@pytest.mark.parametrize("config", SHAPES, ids=lambda c: f"{c.lanes}x{c.simd}r{c.requantisers}")
-def test_convolution_of_every_engine_shape(config):
-    channels = min(5, config.simd * 2)
-    run_program(config, [conv(config, channels), END])
+def matrix(config, **fields):
+    """One pixel, two blocks, two slices."""
+    values = dict(
+        op=Op.DOT, src=1, dst=config.act_bank_words, weights=0, blocks=2, c_slices=2,
+        pixel_words=2, out_pixel_words=2,
+    )
+    return with_idle(config, **{**values, **fields})
+
+
+def window(config, **fields):
+    """A LANE layer of two blocks over 2 x 3 windows of a 3 x 4 image, padded on the left."""
+    words = -(-2 * config.lanes // config.word_bytes)
+    values = dict(
+        op=Op.LANE, src=3, dst=2 * config.act_bank_words + 2, weights=2, blocks=2, in_h=3, in_w=4,
+        out_h=2, out_w=3, kernel_h=2, kernel_w=3, pad_left=1, pixel_words=words,
+        out_pixel_words=words, zp_x=-128,
+    )
+    return with_idle(config, **{**values, **fields})
+
+
+def random_layer(config, rng):
+    """Any layer that the instruction set allows and the engine's memories hold."""
+    bank = config.act_bank_words
+    banks = rng.permutation(config.act_banks)
+    op = int(rng.choice([Op.DOT, Op.LANE]))
+    kernel_h, kernel_w, in_h, in_w = (int(rng.integers(1, 4)) for _ in range(4))
+    blocks, c_slices = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    channels = c_slices * config.simd if op == Op.DOT else blocks * config.lanes
+    if op == Op.LANE:
+        c_slices = 1
+    pixel_words = -(-channels // config.word_bytes) + int(rng.integers(0, 2))
+    out_pixel_words = -(-blocks * config.lanes // config.word_bytes) + int(rng.integers(0, 2))
+    source = in_h * in_w * pixel_words
+    while source > bank:
+        in_h, in_w = 1, max(1, in_w - 1)
+        source = in_h * in_w * pixel_words
+    out_h, out_w = (int(rng.integers(1, 4)) for _ in range(2))
+    while out_h * out_w * out_pixel_words > bank:
+        out_h, out_w = 1, max(1, out_w - 1)
+    result = out_h * out_w * out_pixel_words
+    weight_hold = int(rng.integers(0, 2))
+    slices = kernel_h * kernel_w * c_slices
+    if blocks * slices > config.weight_words:
+        weight_hold = 1
+    lo, hi = sorted(int(v) for v in rng.integers(-128, 128, 2))
+    lo_a, hi_a = sorted(int(v) for v in rng.integers(-128, 128, 2))
+    x_unsigned = int(rng.integers(0, 2))
+    return with_idle(
+        config, op=op, src=int(banks[0] * bank + rng.integers(0, bank - source + 1)),
+        dst=int(banks[1] * bank + rng.integers(0, bank - result + 1)),
+        src2=int(banks[2] * bank + rng.integers(0, bank - result + 1)),
+        weights=int(rng.integers(0, config.weight_words - (1 if weight_hold else blocks * slices) + 1)),
+        params=int(rng.integers(0, config.param_words - blocks * config.beats + 1)),
+        blocks=blocks, out_h=out_h, out_w=out_w, kernel_h=kernel_h, kernel_w=kernel_w,
+        c_slices=c_slices, in_h=in_h, in_w=in_w, pixel_words=pixel_words,
+        out_pixel_words=out_pixel_words, stride_h=int(rng.integers(1, 3)),
+        stride_w=int(rng.integers(1, 3)), dilation_h=int(rng.integers(1, 3)),
+        dilation_w=int(rng.integers(1, 3)), pad_top=int(rng.integers(0, 3)),
+        pad_left=int(rng.integers(0, 3)), zp_x=int(rng.integers(0, 256) - 128 * (1 - x_unsigned)),
+        zp_y=int(rng.integers(-128, 128)), lo=lo, hi=hi, acc_max=int(rng.integers(0, 2)),
+        weight_hold=weight_hold, x_unsigned=x_unsigned, has_add=int(rng.integers(0, 2)),
+        addend=int(rng.integers(0, config.addends)), zp_a=int(rng.integers(-128, 128)), lo_a=lo_a,
+        hi_a=hi_a, has_table=int(rng.integers(0, 2)), table=int(rng.integers(0, config.tables)),
+    )
+
+
+def name(config):
+    return f"{config.lanes}x{config.simd}r{config.requantisers}"
+
+
+@pytest.mark.parametrize("config", SHAPES, ids=name)
+def test_every_shape_of_engine_runs_random_layers(config):
+    rng = np.random.default_rng(config.lanes * 100 + config.simd * 10 + config.requantisers)
+    run_program(config, [*(random_layer(config, rng) for _ in range(6)), END])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("config", [*SHAPES, shape(8, 16, 4), shape(16, 8, 4)], ids=name)
+def test_many_random_layers(config, seed):
+    config = replace(config, act_bank_words=64, weight_words=96, param_words=48, instructions=21)
+    rng = np.random.default_rng(seed)
+    run_program(config, [*(random_layer(config, rng) for _ in range(20)), END], seed)
+
+
+def test_one_bank_and_odd_memory_depths():
+    config = replace(TINY, act_banks=1, act_bank_words=64, weight_words=21, param_words=5)
+    layers = [conv(config, 4, src=0, dst=40, kernel_h=2), matrix(config, src=40, dst=60)]
+    run_program(config, [*layers, END])
+
+
+def test_convolution_with_padding_stride_and_dilation():
+    run_program(TINY, [conv(TINY, 7), END])
+
+
+def test_unsigned_bytes_and_padding_above_127():
+    run_program(TINY, [conv(TINY, x_unsigned=1, zp_x=200, lo=0, hi=255, zp_y=130), END])
+
+
+def test_matrix_and_single_cycle_pixels():
+    layers = [
+        matrix(TINY),
+        matrix(TINY, src=TINY.act_bank_words, dst=0, c_slices=1, weights=7, blocks=1),
+        with_idle(TINY, src=0, dst=64, blocks=1, out_h=4, out_w=5, in_h=4, in_w=5),
+    ]
+    run_program(TINY, [*layers, END])
+
+
+def test_depthwise_and_pools():
+    layers = [
+        window(TINY, zp_x=5),
+        window(TINY, src=66, dst=40, weight_hold=1, acc_max=1, in_h=2, in_w=3, out_w=2),
+        window(TINY, src=40, dst=0, weight_hold=1, in_h=2, in_w=2, out_h=1, out_w=1, pad_left=0,
+               kernel_w=2),
+    ]
+    run_program(TINY, [*layers, END])
+
+
+def test_residual_add_and_table():
+    fields = dict(src2=70, addend=1, zp_a=-4, lo_a=-120, hi_a=110, table=1)
+    layers = [
+        conv(TINY, dst=32, has_add=1, **fields),
+        conv(TINY, src=32, dst=0, has_table=1, **fields),
+        conv(TINY, src=0, dst=33, has_add=1, has_table=1, **fields),
+        matrix(TINY, src=34, dst=5, has_add=1, src2=69),
+    ]
+    run_program(TINY, [*layers, END])
+
+
+def test_result_between_other_channels():
+    """Concatenation: a layer writes some words of wider pixels and leaves the others alone."""
+    run_program(TINY, [conv(TINY, dst=34, out_pixel_words=4), conv(TINY, dst=32, out_pixel_words=4), END])
+
+
+def test_default_engine_runs_a_layer():
+    config = replace(DEFAULT, act_bank_words=16, weight_words=24, param_words=16, tables=1, addends=1,
+                     instructions=4)
+    layers = [
+        conv(config, 16, in_h=2, in_w=2, pad_top=1, kernel_h=2, blocks=2, out_h=1),
+        with_idle(config, src=17, dst=32, src2=1, blocks=1, out_w=2, in_w=2, c_slices=4,
+                  pixel_words=2, has_add=1, has_table=1),
+    ]
+    run_program(config, [*layers, END])
+    assert predicted_cycles(config, layers[0]) - layers[0].blocks * layers[0].pixels * layers[0].slices <= 28
+
+
+def test_runs_follow_one_another():
+    """`first` and `count`, back to back, without END, and an END met at once."""
+    layers = [conv(TINY), matrix(TINY, src=33, dst=64), window(TINY, src=64, dst=3, in_w=2), END]
+
+    async def testbench(bench):
+        await bench.load(layers)
+        await bench.check(layers)
+        await bench.check(layers, first=1)
+        await bench.check(layers, first=0, count=1)
+        await bench.check(layers, first=1, count=2)
+        await bench.check(layers, first=2, count=9)
+        await bench.start(first=3)
+        assert await bench.wait() == (START_CYCLES - 1, 0)
+        # The next start may come in the very cycle of `done`.
+        await bench.check(layers)
+
+    Bench(TINY).run(testbench)
+
+
+def test_clear_in_the_middle_leaves_nothing_behind():
+    layers = [conv(TINY), matrix(TINY, src=33, dst=64, has_add=1, src2=1), END]
+
+    async def testbench(bench):
+        await bench.load(layers)
+        for cycles in (1, 4, 8, 9, 10, 15, 22, 30, 41, 56):
+            await bench.start()
+            await bench.ctx.tick().repeat(cycles)
+            bench.ctx.set(bench.engine.clear, 1)
+            await bench.ctx.tick()
+            bench.ctx.set(bench.engine.clear, 0)
+            assert not bench.ctx.get(bench.engine.busy)
+            for k in range(len(layers)):
+                assert await bench.counters(k) == (0, 0, 0)
+            # What the cut run has written is written again, the sources are as they were.
+            await bench.check(layers)
+
+    Bench(TINY).run(testbench)
+
+
+def failing(instructions, text, **options):
+    """Errors are reported within a bound, name the instruction, and leave a working engine."""
+    good = [matrix(TINY), END]
+
+    async def testbench(bench):
+        await bench.load(instructions)
+        await bench.start()
+        _, error = await bench.wait(2000)
+        assert error
+        found = bench.ctx.get(bench.engine.layer)
+        assert found == text
+        await bench.ctx.tick().repeat(60)
+        assert bench.ctx.get(bench.engine.error)
+        found = await bench.read()
+        bench.memories.act[:] = found
+        await bench.load_code(good)
+        await bench.check(good)
+        assert not bench.ctx.get(bench.engine.error)
+
+    Bench(TINY, **options).run(testbench)
+
+
+@pytest.mark.parametrize("fields", [
+    {"op": 3}, {"op": 15}, {"blocks": 0}, {"out_h": 0}, {"out_w": 0}, {"kernel_h": 0},
+    {"kernel_w": 0}, {"c_slices": 0},
+], ids=str)
+def test_invalid_instruction_is_an_error(fields):
+    failing([matrix(TINY), replace(matrix(TINY), **fields), END], 1)
+
+
+def test_first_instruction_may_be_the_invalid_one():
+    failing([replace(matrix(TINY), op=9), END], 0)
+
+
+def test_missing_end_is_an_error():
+    failing([matrix(TINY)] * TINY.instructions, TINY.instructions)
+
+
+def test_too_few_idle_cycles_are_an_error():
+    config_layer = matrix(TINY, c_slices=1, out_w=4, in_w=4, pixel_words=1)
+    failing([replace(config_layer, idle=0), END], 0)
+
+
+def test_stuck_layer_is_an_error():
+    failing([matrix(TINY), conv(TINY, out_h=3, out_w=200), END], 1, cycles_limit=256)
+
+
+def test_small_configuration_is_what_the_tests_resemble():
+    assert (SMALL.lanes, SMALL.simd, SMALL.requantisers) == (TINY.lanes, TINY.simd, TINY.requantisers)

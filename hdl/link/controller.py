@@ -1,0 +1,401 @@
+"""Does what the host's frames ask of the engine; every block gets exactly one answer."""
+
+import enum
+
+from amaranth import *
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from trivet.hdl.loader import COUNT_BITS, Area, Extent, Loader, Peeker
+
+from .frames import PAYLOAD_BYTES, Frame, Nak, Reply, Type
+
+__all__ = ["BOARD_BYTES", "COUNTERS_MAX", "Controller", "Status"]
+
+BOARD_BYTES = 16
+COUNTERS_MAX = 64   # instructions whose counters fit one frame
+COUNTER_BYTES = 12
+LOAD_HEADER_BYTES = 8
+ARGUMENT_BYTES = 10  # the longest fixed part of a payload (PEEK's)
+
+
+class Status(enum.IntEnum):
+    """How a run ended, in DONE."""
+
+    OK = 0
+    ABORTED = 1  # by RESET
+
+
+class Fault(enum.IntEnum):
+    """What stopped the engine, in ERROR."""
+
+    ENGINE = 1  # invalid instruction, or a layer that did not end in its bound
+
+
+class Controller(wiring.Component):
+    """Takes requests, drives the engine, answers.
+
+    One request is worked on at a time. While the engine runs, HELLO and RESET are served and every
+    other request is refused as BUSY. RESET stops a run: RUN is answered with ``Status.ABORTED``,
+    then RESET with ACK. A request that is refused changes nothing. RUN repeated with the sequence
+    number and ticket of the last one that ended is not run again (it may have overwritten its own
+    inputs): the answer is given once more.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Configuration of the engine.
+    read_latency : :class:`int`
+        Cycles of the engine's read port.
+    build_sha256 : :class:`bytes`
+        Identity of the build, 32 bytes.
+    board : :class:`str`
+        Name of the board, at most 16 ASCII characters.
+
+    Members
+    -------
+    frame, valid, payload, release
+        From and to :class:`~.frames.FrameReceiver`.
+    header, reply
+        To :class:`~.frames.FrameTransmitter`.
+    write_en ... clear
+        To the engine, named as there.
+    idle : :py:`Out(1)`
+        Nothing is being worked on and no run is under way.
+    """
+
+    def __init__(self, config, *, read_latency, build_sha256, board):
+        name = board.encode("ascii")
+        if len(build_sha256) != 32:
+            raise ValueError(f"controller: build_sha256 has {len(build_sha256)} bytes, must have 32")
+        if len(name) > BOARD_BYTES:
+            raise ValueError(f"controller: board name {board!r} has {len(name)} characters, at most {BOARD_BYTES}")
+        self.config = config
+        self.read_latency = read_latency
+        self.greeting = (build_sha256 + bytes.fromhex(config.sha256) + name.ljust(BOARD_BYTES, b"\0")
+                         + config.isa.to_bytes(2, "little") + bytes([1, 1]))
+        super().__init__({
+            "frame": In(Frame),
+            "valid": In(1),
+            "payload": In(stream.Signature(8)),
+            "release": Out(1),
+            "header": Out(stream.Signature(Reply)),
+            "reply": Out(stream.Signature(8)),
+            "write_en": Out(1),
+            "write_space": Out(3),
+            "write_addr": Out(16),
+            "write_byte": Out(8),
+            "write_data": Out(8),
+            "read_en": Out(1),
+            "read_addr": Out(16),
+            "read_data": In(8 * config.word_bytes),
+            "start": Out(1),
+            "first": Out(16),
+            "count": Out(16),
+            "done": In(1),
+            "cycles": In(32),
+            "error": In(1),
+            "layer": In(16),
+            "counter_addr": Out(8),
+            "counter_data": In(8 * COUNTER_BYTES),
+            "clear": Out(1),
+            "idle": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+
+        m.submodules.extent = extent = Extent(self.config)
+        m.submodules.loader = loader = Loader(self.config)
+        m.submodules.peeker = peeker = Peeker(self.config, self.read_latency)
+        m.submodules.greeting = greeting = memory.Memory(shape=8, depth=len(self.greeting), init=self.greeting)
+        greeting_port = greeting.read_port()
+
+        # The fixed part of the request's payload, its last byte on top.
+        arguments = Signal(8 * ARGUMENT_BYTES)
+        expected = Signal(range(ARGUMENT_BYTES + 1))   # bytes of that part
+        missing = Signal(range(ARGUMENT_BYTES + 1))
+        is_exact = Signal()                            # nothing may follow that part
+        is_known = Signal()
+        while_running = Signal()                       # the request may be served during a run
+
+        # The run under way, or the last one that ended.
+        running = Signal()
+        ended = Signal()                               # its answer is due
+        answered = Signal()                            # its answer can be given again
+        ticket = Signal(32)
+        run_seq = Signal(16)
+        run_stream = Signal(8)
+        status = Signal(8)
+        cycles = Signal(32)
+        fault = Signal()
+        layer = Signal(16)
+
+        # The answer being sent.
+        reply_type = Signal(8)
+        is_request = Signal()                          # it answers the frame that the receiver holds
+        length = Signal(COUNT_BITS)
+        left = Signal(COUNT_BITS)
+        body = Signal(8 * COUNTER_BYTES)               # short answers; one instruction's counters
+        body_left = Signal(range(COUNTER_BYTES + 1))
+        greeting_index = Signal(range(len(self.greeting) + 1))
+        epoch = Signal(32)
+
+        # Views of the arguments, which arrive lowest byte first and are shifted down from the top.
+        load = arguments[8 * (ARGUMENT_BYTES - LOAD_HEADER_BYTES):]
+        peek = arguments
+        run = arguments[8 * (ARGUMENT_BYTES - 8):]
+        counters = arguments[8 * (ARGUMENT_BYTES - 4):]
+        counter_index = Signal(16)
+        area = Signal(Area)
+        m.d.comb += [
+            extent.area.eq(area),
+            loader.area.eq(area),
+            peeker.area.eq(area),
+            self.write_en.eq(loader.write_en),
+            self.write_space.eq(loader.write_space),
+            self.write_addr.eq(loader.write_addr),
+            self.write_byte.eq(loader.write_byte),
+            self.write_data.eq(loader.write_data),
+            loader.i.payload.eq(self.payload.payload),
+            self.read_en.eq(peeker.read_en),
+            self.read_addr.eq(peeker.read_addr),
+            peeker.read_data.eq(self.read_data),
+            self.counter_addr.eq(counter_index),
+            greeting_port.addr.eq(greeting_index),
+            self.first.eq(run[32:48]),
+            self.count.eq(run[48:64]),
+            self.header.payload.type.eq(reply_type),
+            self.header.payload.stream.eq(Mux(is_request, self.frame.stream, run_stream)),
+            self.header.payload.seq.eq(Mux(is_request, self.frame.seq, run_seq)),
+            self.header.payload.length.eq(length),
+        ]
+
+        with m.Switch(self.frame.type):
+            for kind, size, exact, always in (
+                (Type.HELLO, 0, 1, 1), (Type.RESET, 0, 1, 1), (Type.LOAD, LOAD_HEADER_BYTES, 0, 0),
+                (Type.RUN, 8, 1, 0), (Type.COUNTERS, 4, 1, 0), (Type.PEEK, 10, 1, 0),
+            ):
+                with m.Case(kind):
+                    m.d.comb += [
+                        is_known.eq(1),
+                        expected.eq(size),
+                        is_exact.eq(exact),
+                        while_running.eq(always),
+                    ]
+
+        def answer(kind, size=0, value=0, to_request=1):
+            """Start an answer of ``size`` bytes that lie in ``value``."""
+            m.d.sync += [
+                reply_type.eq(kind),
+                is_request.eq(to_request),
+                length.eq(size),
+                left.eq(size),
+                body.eq(value),
+                body_left.eq(size),
+            ]
+            m.next = "HEADER"
+
+        def refuse(reason):
+            answer(Type.NAK, 1, reason)
+
+        def report_run(to_request):
+            """Answer RUN out of what is kept of it."""
+            with m.If(fault):
+                answer(Type.ERROR, 3, Cat(C(Fault.ENGINE, 8), layer), to_request)
+            with m.Else():
+                answer(Type.DONE, 12, Cat(ticket, status, C(0, 24), cycles), to_request)
+
+        with m.FSM():
+            with m.State("IDLE"):
+                m.d.sync += missing.eq(expected)
+                m.d.comb += self.idle.eq(~self.valid & ~running & ~ended)
+                with m.If(ended):
+                    m.d.sync += [
+                        ended.eq(0),
+                        answered.eq(1),
+                    ]
+                    report_run(to_request=0)
+                with m.Elif(self.valid):
+                    with m.If(self.frame.nak != 0):
+                        refuse(self.frame.nak)
+                    with m.Elif(~is_known):
+                        refuse(Nak.TYPE)
+                    with m.Elif((self.frame.length < expected) | (is_exact & (self.frame.length != expected))):
+                        refuse(Nak.LENGTH)
+                    with m.Elif(running & ~while_running):
+                        refuse(Nak.BUSY)
+                    with m.Elif(expected != 0):
+                        m.next = "ARGUMENTS"
+                    with m.Else():
+                        m.next = "CHECK"
+            with m.State("ARGUMENTS"):
+                m.d.comb += self.payload.ready.eq(1)
+                with m.If(self.payload.valid):
+                    m.d.sync += [
+                        arguments.eq(Cat(arguments[8:], self.payload.payload)),
+                        missing.eq(missing - 1),
+                    ]
+                    with m.If(missing == 1):
+                        m.next = "CHECK"
+            with m.State("CHECK"):
+                m.d.sync += [
+                    area.space.eq(load[0:8]),
+                    area.run.eq(load[16:32]),
+                    area.address.eq(load[32:64]),
+                    area.count.eq(self.frame.length - LOAD_HEADER_BYTES),
+                    counter_index.eq(counters[0:16]),
+                    greeting_index.eq(0),
+                ]
+                with m.Switch(self.frame.type):
+                    with m.Case(Type.HELLO):
+                        answer(Type.HELLO, len(self.greeting) + 4)
+                        m.d.sync += [
+                            body.eq(epoch),
+                            body_left.eq(0),
+                        ]
+                    with m.Case(Type.RESET):
+                        m.d.comb += self.clear.eq(1)
+                        with m.If(running):
+                            # First the run's answer, then this request is looked at again.
+                            m.d.sync += [
+                                running.eq(0),
+                                ended.eq(1),
+                                status.eq(Status.ABORTED),
+                                cycles.eq(0),
+                                fault.eq(0),
+                            ]
+                            m.next = "IDLE"
+                        with m.Else():
+                            m.d.sync += [
+                                epoch.eq(epoch + 1),
+                                answered.eq(0),
+                            ]
+                            answer(Type.ACK)
+                    with m.Case(Type.LOAD):
+                        m.next = "EXTENT"
+                    with m.Case(Type.PEEK):
+                        m.d.sync += [
+                            area.space.eq(peek[0:8]),
+                            area.run.eq(peek[16:32]),
+                            area.address.eq(peek[32:64]),
+                            area.count.eq(peek[64:80]),
+                        ]
+                        with m.If((peek[64:80] > PAYLOAD_BYTES) | (peek[0:8] != 0)):
+                            refuse(Nak.RANGE)
+                        with m.Else():
+                            m.next = "EXTENT"
+                    with m.Case(Type.RUN):
+                        with m.If(answered & (run_seq == self.frame.seq) & (run_stream == self.frame.stream)
+                                  & (ticket == run[0:32])):
+                            report_run(to_request=1)
+                        with m.Elif(run[32:48] >= self.config.instructions):
+                            refuse(Nak.RANGE)
+                        with m.Else():
+                            m.d.comb += [
+                                self.start.eq(1),
+                                self.release.eq(1),
+                            ]
+                            m.d.sync += [
+                                running.eq(1),
+                                answered.eq(0),
+                                run_seq.eq(self.frame.seq),
+                                run_stream.eq(self.frame.stream),
+                                ticket.eq(run[0:32]),
+                            ]
+                            m.next = "IDLE"
+                    with m.Case(Type.COUNTERS):
+                        with m.If((counters[16:32] > COUNTERS_MAX)
+                                  | (counters[0:16] + counters[16:32] > self.config.instructions)):
+                            refuse(Nak.RANGE)
+                        with m.Else():
+                            answer(Type.COUNTERS)
+                            size = counters[16:16 + COUNT_BITS - 4] * COUNTER_BYTES
+                            m.d.sync += [
+                                length.eq(size),
+                                left.eq(size),
+                            ]
+            with m.State("EXTENT"):
+                # ``area`` is registered: the walk starts here and not in CHECK.
+                m.d.comb += extent.start.eq(1)
+                m.next = "EXTENT WAIT"
+            with m.State("EXTENT WAIT"), m.If(extent.done):
+                with m.If(~extent.inside):
+                    refuse(Nak.RANGE)
+                with m.Elif(self.frame.type == Type.LOAD):
+                    m.d.comb += loader.start.eq(1)
+                    m.next = "LOAD"
+                with m.Else():
+                    m.d.comb += peeker.start.eq(1)
+                    answer(Type.DATA)
+                    m.d.sync += [
+                        length.eq(area.count),
+                        left.eq(area.count),
+                    ]
+            with m.State("LOAD"):
+                m.d.comb += [
+                    loader.i.valid.eq(self.payload.valid),
+                    self.payload.ready.eq(loader.i.ready),
+                ]
+                with m.If(loader.done):
+                    answer(Type.ACK)
+            with m.State("HEADER"):
+                m.d.comb += self.header.valid.eq(1)
+                with m.If(self.header.ready):
+                    m.next = "BODY"
+            with m.State("BODY"):
+                with m.If(left == 0):
+                    m.d.comb += self.release.eq(is_request)
+                    m.next = "IDLE"
+                with m.Elif((reply_type == Type.COUNTERS) & (body_left == 0)):
+                    m.next = "COUNTER"
+                with m.Else():
+                    with m.If(reply_type == Type.DATA):
+                        m.d.comb += [
+                            self.reply.payload.eq(peeker.o.payload),
+                            self.reply.valid.eq(peeker.o.valid),
+                            peeker.o.ready.eq(self.reply.ready),
+                        ]
+                    with m.Elif((reply_type == Type.HELLO) & (left > 4)):
+                        m.d.comb += [
+                            self.reply.payload.eq(greeting_port.data),
+                            self.reply.valid.eq(1),
+                        ]
+                    with m.Else():
+                        m.d.comb += [
+                            self.reply.payload.eq(body[:8]),
+                            self.reply.valid.eq(1),
+                        ]
+                        with m.If(self.reply.ready):
+                            m.d.sync += [
+                                body.eq(body >> 8),
+                                body_left.eq(body_left - 1),
+                            ]
+                    with m.If(self.reply.valid & self.reply.ready):
+                        m.d.sync += left.eq(left - 1)
+                        # The ROM answers a cycle late, so it is asked for the byte after this one.
+                        m.d.comb += greeting_port.addr.eq(greeting_index + 1)
+                        m.d.sync += greeting_index.eq(greeting_index + 1)
+            with m.State("COUNTER"):
+                # The address is out; the counters follow a cycle later.
+                m.next = "COUNTER WAIT"
+            with m.State("COUNTER WAIT"):
+                m.d.sync += [
+                    body.eq(self.counter_data),
+                    body_left.eq(COUNTER_BYTES),
+                    counter_index.eq(counter_index + 1),
+                ]
+                m.next = "BODY"
+
+        # After the machine above: a run that ends in the cycle of a RESET has ended well.
+        with m.If(running & self.done):
+            m.d.sync += [
+                running.eq(0),
+                ended.eq(1),
+                status.eq(Status.OK),
+                cycles.eq(self.cycles),
+                fault.eq(self.error),
+                layer.eq(self.layer),
+            ]
+
+        return m

@@ -1,0 +1,269 @@
+"""Speaks frames with a board: one request at a time, repeated when the line damaged it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet.runtime.device import DeviceError
+from trivet.runtime.program_file import ProgramFile, ProgramFileError
+
+from .frame import (
+    COUNTERS_MAX,
+    LOAD_BYTES,
+    PAYLOAD_BYTES,
+    Counters,
+    Done,
+    Frame,
+    FrameError,
+    FrameReader,
+    Hello,
+    Nak,
+    Space,
+    Type,
+    counters_request,
+    load_request,
+    peek_request,
+    run_request,
+)
+
+__all__ = ["BoardClient", "PortLike", "Transport"]
+
+_REFUSALS = {
+    Nak.TYPE: "does not know this request; its bitstream is of another release, build it again",
+    Nak.LENGTH: "found a request of a wrong length; its bitstream is of another release",
+    Nak.BUSY: "is still running; wait for the run's end or reset it",
+    Nak.RANGE: "has no such address; compile the model for this board's engine configuration",
+}
+
+
+class Transport(Protocol):
+    """Bytes to and from a board. Both raise DeviceError once the board is gone."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def read(self, timeout: float) -> bytes:
+        """Bytes as they come; empty when none came within ``timeout`` seconds."""
+
+
+class PortLike(Protocol):
+    """A tensor in activation memory (:class:`~trivet.runtime.program_file.PortInfo`)."""
+
+    @property
+    def tensor(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def hwc(self) -> tuple[int, int, int]: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+class BoardClient:
+    """A board behind a byte stream. Every failure is a DeviceError that names the board.
+
+    Parameters
+    ----------
+    transport : Transport
+        The line to the board.
+    name : str
+        Name of the device in the rig, for messages.
+    timeout, run_timeout : float
+        Seconds to wait for an answer, and for a run's end.
+    retries : int
+        How often a request is repeated after a damaged or missing answer.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        name: str = "fpga",
+        *,
+        timeout: float = 2.0,
+        run_timeout: float = 60.0,
+        retries: int = 3,
+    ) -> None:
+        self.name = name
+        self._transport = transport
+        self._timeout = timeout
+        self._run_timeout = run_timeout
+        self._retries = retries
+        self._reader = FrameReader()
+        self._seq = 0
+        self._program: ProgramFile | None = None
+
+    @property
+    def program(self) -> ProgramFile:
+        """The program that was loaded last."""
+        if self._program is None:
+            raise DeviceError(f"{self.name}: no program is loaded; prepare a stage first")
+        return self._program
+
+    def hello(self) -> Hello:
+        """Who answers."""
+        return Hello.from_payload(self._request(Type.HELLO, b"", Type.HELLO))
+
+    def reset(self) -> None:
+        """Stop whatever runs; counters zero, memories kept."""
+        self._request(Type.RESET, b"", Type.ACK)
+
+    def load_program(self, trvp: bytes) -> ProgramFile:
+        """Load a program's memories; DeviceError when the board has another configuration."""
+        try:
+            program = ProgramFile.from_bytes(trvp)
+        except ProgramFileError as e:
+            raise DeviceError(f"{self.name}: {e}") from e
+        hello = self.hello()
+        if hello.config_sha256 != program.config_sha256:
+            raise DeviceError(
+                f"{self.name}: board {hello.board!r} holds engine {hello.config_sha256[:12]}, "
+                f"the program needs {program.config_sha256[:12]}; "
+                "load the bundle's bitstream or compile for this engine"
+            )
+        for space, data in program.memories.items():
+            step = LOAD_BYTES // program.word_bytes[space] * program.word_bytes[space]
+            for start in range(0, len(data), step):
+                offset = start // program.word_bytes[space]
+                self._load(space, offset, data[start : start + step])
+        self._program = program
+        return program
+
+    def write_tensor(self, port: PortLike, array: npt.NDArray[Any]) -> None:
+        """Write a tensor's NHWC bytes; any shape of ``h * w * c`` items of the port's dtype."""
+        h, w, c = port.hwc
+        if array.dtype != port.dtype or array.size != h * w * c:
+            raise DeviceError(
+                f"{self.name}: tensor {port.tensor!r} is {array.dtype}{list(array.shape)}, "
+                f"must be {port.dtype} with {h * w * c} items ({h}x{w}x{c})"
+            )
+        data = np.ascontiguousarray(array).tobytes()
+        for offset, start, stop, run in self._pieces(port, LOAD_BYTES):
+            self._load(Space.ACT, offset, data[start:stop], run)
+
+    def read_tensor(self, port: PortLike) -> npt.NDArray[Any]:
+        """Read a tensor: array of shape (h, w, c) and the port's dtype."""
+        data = b""
+        for offset, start, stop, run in self._pieces(port, PAYLOAD_BYTES):
+            request = peek_request(Space.ACT, offset, stop - start, run)
+            piece = self._request(Type.PEEK, request, Type.DATA)
+            if len(piece) != stop - start:
+                raise DeviceError(
+                    f"{self.name}: {len(piece)} bytes of tensor {port.tensor!r} came back, "
+                    f"{stop - start} were asked for; reset the board"
+                )
+            data += piece
+        return np.frombuffer(data, port.dtype).reshape(port.hwc).copy()
+
+    def run(self, ticket: int, first: int = 0, count: int = 0) -> int:
+        """Run ``count`` instructions from ``first`` (0: up to END); cycles until the last byte."""
+        payload = self._request(
+            Type.RUN, run_request(ticket, first, count), Type.DONE, self._run_timeout
+        )
+        done = Done.from_payload(payload)
+        if done.ticket != ticket:
+            raise DeviceError(
+                f"{self.name}: run {ticket} was answered as {done.ticket}; reset the board"
+            )
+        if done.status != 0:
+            raise DeviceError(f"{self.name}: run {ticket} was stopped by a reset; run it again")
+        return done.cycles
+
+    def counters(self, count: int, first: int = 0) -> list[Counters]:
+        """Counters of ``count`` instructions from ``first`` on."""
+        found: list[Counters] = []
+        while len(found) < count:
+            step = min(COUNTERS_MAX, count - len(found))
+            request = counters_request(first + len(found), step)
+            some = Counters.from_payload(self._request(Type.COUNTERS, request, Type.COUNTERS))
+            if len(some) != step:
+                raise DeviceError(
+                    f"{self.name}: {len(some)} counters came back, {step} were asked for; "
+                    "reset the board"
+                )
+            found += some
+        return found
+
+    def _pieces(self, port: PortLike, most: int) -> Iterator[tuple[int, int, int, int]]:
+        """(word, first byte, byte after the last, run) of the frames that carry a tensor."""
+        word = self.program.word_bytes[Space.ACT]
+        h, w, c = port.hwc
+        pixel_words = -(-c // word)
+        total = h * w * c
+        if c % word == 0:  # no padding anywhere
+            step = most // word * word
+            for start in range(0, total, step):
+                yield port.offset + start // word, start, min(start + step, total), 0
+        elif c <= most:  # whole pixels
+            step = most // c * c
+            for start in range(0, total, step):
+                yield port.offset + start // c * pixel_words, start, min(start + step, total), c
+        else:
+            step = most // word * word
+            for pixel in range(h * w):
+                for start in range(0, c, step):
+                    offset = port.offset + pixel * pixel_words + start // word
+                    stop = min(start + step, c)
+                    yield offset, pixel * c + start, pixel * c + stop, 0
+
+    def _load(self, space: Space, offset: int, data: bytes, run: int = 0) -> None:
+        self._request(Type.LOAD, load_request(space, offset, data, run), Type.ACK)
+
+    def _request(self, kind: Type, payload: bytes, expected: Type, timeout: float = 0.0) -> bytes:
+        """Send a request and return its answer's payload; repeats what the line damaged."""
+        timeout = timeout or self._timeout
+        self._seq = (self._seq + 1) & 0xFFFF
+        frame = Frame(kind, payload, self._seq).encode()
+        trouble = ""
+        for attempt in range(self._retries + 1):
+            # An extra 0x00 ends whatever noise the board may have taken for a frame's beginning.
+            self._transport.write(b"\0" + frame if attempt or self._seq == 1 else frame)
+            answer = self._answer(timeout, patient=attempt > 0 and kind == Type.RUN)
+            if isinstance(answer, str):
+                trouble = answer
+                continue
+            if answer.type == expected:
+                return answer.payload
+            self._refused(kind, answer)
+        raise DeviceError(
+            f"{self.name}: {kind.name} failed {self._retries + 1} times ({trouble}); "
+            "check the cable and the board's power, or use --device to choose another one"
+        )
+
+    def _answer(self, timeout: float, *, patient: bool) -> Frame | str:
+        """The answer to the last request, or what went wrong on the line."""
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            for found in self._reader.feed(self._transport.read(left)):
+                if isinstance(found, FrameError):
+                    return f"damaged answer: {found}"
+                if found.type == Type.NAK and found.payload == bytes([Nak.CRC]):
+                    return "the board got a damaged request"
+                if found.seq != self._seq:
+                    continue  # a late answer to a request that was repeated
+                if patient and found.type == Type.NAK and found.payload == bytes([Nak.BUSY]):
+                    continue  # the first copy of this request runs; its answer will come
+                return found
+        return f"no answer within {timeout:g} s"
+
+    def _refused(self, kind: Type, answer: Frame) -> None:
+        """Raise what a refusal means."""
+        if answer.type == Type.NAK and len(answer.payload) == 1:
+            code = answer.payload[0]
+            known = code in tuple(Nak)
+            reason = _REFUSALS.get(Nak(code)) if known else None
+            text = reason or f"refused for the unknown reason {code}; its bitstream is newer"
+            raise DeviceError(f"{self.name}: the board refused {kind.name}: it {text}")
+        if answer.type == Type.ERROR and len(answer.payload) == 3:
+            layer = int.from_bytes(answer.payload[1:], "little")
+            raise DeviceError(
+                f"{self.name}: the engine stopped at instruction {layer} with error "
+                f"{answer.payload[0]}; the program is invalid for it, compile the model again"
+            )
+        raise DeviceError(
+            f"{self.name}: {kind.name} was answered by frame type {answer.type} with "
+            f"{len(answer.payload)} bytes; its bitstream is of another release"
+        )

@@ -1,0 +1,158 @@
+"""Reads a program (TRVP) as far as a runtime needs: sections, ports, notes, memory geometry.
+
+The format is INTERFACES' "Program"; the compiler's own reader and writer is ``hdl/isa.py``, which
+a machine that only runs inference does not install.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from .link.frame import Space
+
+__all__ = ["LayerInfo", "PortInfo", "ProgramFile", "ProgramFileError"]
+
+VERSION = 1
+INSTRUCTION_BYTES = 64
+_HEAD = struct.Struct("<4sHH32s")
+_SECTION = struct.Struct("<4sIII")
+_MEMORIES = (
+    (Space.INST, b"INST"),
+    (Space.WGHT, b"WGHT"),
+    (Space.PARM, b"PARM"),
+    (Space.TABL, b"TABL"),
+    (Space.ADDT, b"ADDT"),
+)
+
+
+class ProgramFileError(ValueError):
+    """A program that is damaged or of another version."""
+
+
+@dataclass(frozen=True)
+class PortInfo:
+    """A tensor in activation memory: unpadded NHWC bytes of one item on the link."""
+
+    tensor: str
+    offset: int  # word address
+    hwc: tuple[int, int, int]
+    dtype: str  # "int8" | "uint8"
+
+    @property
+    def nbytes(self) -> int:
+        return self.hwc[0] * self.hwc[1] * self.hwc[2]
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """An instruction's layer: where its output can be read after it, what it was predicted to cost."""
+
+    instruction: int
+    unit: str
+    nodes: tuple[str, ...]
+    output: PortInfo
+    macs: int
+    cycles: int
+    stalls: int
+
+
+@dataclass(frozen=True)
+class ProgramFile:
+    """One FPGA stage. ``memories``: what each memory of the engine holds, from word 0 on."""
+
+    config: dict[str, int]
+    config_sha256: str
+    memories: dict[Space, bytes]
+    inputs: tuple[PortInfo, ...]
+    outputs: tuple[PortInfo, ...]
+    layers: tuple[LayerInfo, ...]
+
+    @property
+    def instructions(self) -> int:
+        """Instructions, END included."""
+        return len(self.memories[Space.INST]) // INSTRUCTION_BYTES
+
+    @property
+    def word_bytes(self) -> dict[Space, int]:
+        """Bytes of a word of each memory, by the engine's configuration."""
+        lanes, simd = self.config["lanes"], self.config["simd"]
+        return {
+            Space.ACT: max(lanes, simd),
+            Space.WGHT: lanes * simd,
+            Space.PARM: self.config["requantisers"] * 8,
+            Space.TABL: 1,
+            Space.ADDT: 8,
+            Space.INST: INSTRUCTION_BYTES,
+        }
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ProgramFile:
+        """Parse a file image; ProgramFileError says what is wrong with it."""
+        if len(data) < _HEAD.size or data[:4] != b"TRVP":
+            raise ProgramFileError("program: no TRVP header; the file is not a Trivet program")
+        _, version, count, digest = _HEAD.unpack_from(data)
+        if version != VERSION:
+            raise ProgramFileError(
+                f"program: version {version}, this release reads {VERSION}; compile the model again"
+            )
+        if len(data) < _HEAD.size + _SECTION.size * count:
+            raise ProgramFileError("program: truncated section table; compile the model again")
+        sections: dict[bytes, bytes] = {}
+        for k in range(count):
+            tag, offset, length, crc = _SECTION.unpack_from(data, _HEAD.size + _SECTION.size * k)
+            body = data[offset : offset + length]
+            if len(body) != length or zlib.crc32(body) != crc:
+                name = tag.decode("ascii", "replace")
+                raise ProgramFileError(
+                    f"program: section {name} is truncated or damaged; compile the model again"
+                )
+            sections[tag] = body
+        missing = [
+            t.decode() for t in (*(tag for _, tag in _MEMORIES), b"META") if t not in sections
+        ]
+        if missing:
+            raise ProgramFileError(
+                f"program: sections {missing} are missing; compile the model again"
+            )
+        try:
+            meta = json.loads(sections[b"META"])
+            config = {str(k): int(v) for k, v in meta["config"].items()}
+            for name in ("lanes", "simd", "requantisers"):
+                if config[name] < 1:
+                    raise ValueError(f"{name} is {config[name]}")
+            inputs = tuple(_port(p) for p in meta["inputs"])
+            outputs = tuple(_port(p) for p in meta["outputs"])
+            layers = tuple(_layer(n) for n in meta["layers"])
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
+            raise ProgramFileError(f"program: section META is not understood ({e})") from e
+        code = sections[b"INST"]
+        if not code or len(code) % INSTRUCTION_BYTES:
+            raise ProgramFileError(
+                f"program: {len(code)} bytes of instructions, "
+                f"must be a multiple of {INSTRUCTION_BYTES}; compile the model again"
+            )
+        memories = {space: sections[tag] for space, tag in _MEMORIES}
+        return cls(config, digest.hex(), memories, inputs, outputs, layers)
+
+
+def _port(value: dict[str, Any]) -> PortInfo:
+    h, w, c = (int(v) for v in value["hwc"])
+    if min(h, w, c) < 1 or int(value["offset"]) < 0 or value["dtype"] not in ("int8", "uint8"):
+        raise ValueError(f"port {value!r}")
+    return PortInfo(str(value["tensor"]), int(value["offset"]), (h, w, c), str(value["dtype"]))
+
+
+def _layer(value: dict[str, Any]) -> LayerInfo:
+    return LayerInfo(
+        int(value["instruction"]),
+        str(value["unit"]),
+        tuple(str(n) for n in value["nodes"]),
+        _port(value["output"]),
+        int(value["macs"]),
+        int(value["cycles"]),
+        int(value["stalls"]),
+    )

@@ -25,6 +25,8 @@ class Excerpt:
     -------
     values : dict of str to onnx_ir.Value
         The main graph's values by name.
+    names : frozenset of str
+        All names of values, those inside subgraphs included.
     constants : dict of str to onnx.TensorProto
         Initialisers that the copied nodes read, without external data.
     functions : list of onnx.FunctionProto
@@ -33,8 +35,9 @@ class Excerpt:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.values: dict[str, Any] = dict(onnx_ir.convenience.create_value_mapping(model.graph))
-        self.values |= model.graph.initializers
+        mapping = onnx_ir.convenience.create_value_mapping
+        self.values: dict[str, Any] = mapping(model.graph, include_subgraphs=False)
+        self.names = frozenset(mapping(model.graph))
         self.constants: dict[str, onnx.TensorProto] = {}
         self.functions: list[onnx.FunctionProto] = []
         self._order = {id(node): index for index, node in enumerate(model.graph)}

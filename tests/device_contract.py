@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ def check_device(
         Seconds that one item may take.
     """
     _prepared_device_answers(make, stage, inputs, expected, timeout)
+    _outputs_stay_until_released(make, stage, inputs, timeout)
     _credits_bound_what_is_inside(make, stage, inputs, timeout)
     _result_times_out(make, stage)
     _close_wakes_result(make, stage)
@@ -78,6 +80,30 @@ def _prepared_device_answers(
             done.release()  # idempotent
         for buffer, original in zip(given, inputs, strict=True):
             assert buffer.array.tobytes() == original.tobytes(), "the device changed its inputs"
+    finally:
+        device.close()
+
+
+def _outputs_stay_until_released(
+    make: Callable[[], Device], stage: Stage, inputs: Arrays, timeout: float
+) -> None:
+    """A second item must not write over the first one's outputs, nor over its own inputs."""
+    device = make()
+    try:
+        device.prepare(stage)
+        held = []
+        for ticket in range(2):
+            given = _buffers(inputs)
+            device.submit(ticket, given)
+            done = device.result(timeout)
+            assert done.error is None
+            held.append([*given, *done.outputs])
+        for first in held[0]:
+            for second in held[1]:
+                assert not np.shares_memory(first.array, second.array)
+        for values in held:
+            for first, second in itertools.combinations(values, 2):
+                assert not np.shares_memory(first.array, second.array)
     finally:
         device.close()
 

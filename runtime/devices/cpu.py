@@ -42,6 +42,7 @@ class CpuDevice(WorkerDevice):
     kind: Kind = "cpu"
     attach = "cpu"
     inline = True  # onnxruntime's sessions may be run from many threads
+    fresh_outputs = True
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
         super().__init__(name, options)

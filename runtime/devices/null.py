@@ -20,6 +20,7 @@ class NullDevice(WorkerDevice):
 
     kind = "null"
     attach = "null"
+    fresh_outputs = True
 
     def _load(self, stage: Stage) -> None:
         pass

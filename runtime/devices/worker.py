@@ -67,6 +67,8 @@ class WorkerDevice(ABC):
     attach: str = "cpu"
     inline: bool = False
     """True in a class whose :meth:`_execute` may run on any number of threads at once."""
+    fresh_outputs: bool = False
+    """True in a class whose :meth:`_execute` makes new arrays each time; others' are copied."""
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
         self.name = name
@@ -183,7 +185,10 @@ class WorkerDevice(ABC):
         started = time.perf_counter()
         try:
             outputs, counters = self._execute(stage, [buffer.array for buffer in inputs])
-            buffers = tuple(Buffer.of(array) for array in outputs)
+            # A view of the device's own memory would change under the caller with the next item.
+            buffers = tuple(
+                Buffer.of(array if self.fresh_outputs else array.copy()) for array in outputs
+            )
         except DeviceError as error:
             return Completion(ticket, (), started, time.perf_counter(), error=error)
         except Exception as error:

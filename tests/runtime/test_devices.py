@@ -16,6 +16,7 @@ from trivet.runtime.device import Buffer, DeviceError, Stage, TensorSpec
 from trivet.runtime.devices.cpu import LEVEL_KEY, CpuDevice
 from trivet.runtime.devices.null import NullDevice
 from trivet.runtime.devices.recorded import RecordedDevice
+from trivet.runtime.devices.worker import WorkerDevice
 
 X = np.float32([[1, 2, 3, 4]])
 
@@ -133,6 +134,20 @@ def test_second_stage_needs_a_second_device() -> None:
 def test_bad_options(key: str, text: str) -> None:
     with pytest.raises(DeviceError, match=f"{key} is '{text}', not a whole number"):
         CpuDevice("cpu0", {key: text})
+
+
+def test_views_of_a_devices_memory_are_copied() -> None:
+    class Reusing(WorkerDevice):
+        memory = np.zeros(SHAPE, np.float32)
+
+        def _load(self, stage: Stage) -> None:
+            pass
+
+        def _execute(self, stage: Stage, inputs: Any) -> Any:
+            self.memory[:] = inputs[0] + 1
+            return [self.memory[:]], {}
+
+    check_device(lambda: Reusing("r", {}), stage(), [X], [X + 1])
 
 
 def test_submit_before_prepare() -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .addends import add_semantic
 from .units import AddSpec, Array, ConvSpec, Graph, PoolSpec, TableSpec, Unit
 
-__all__ = ["Group", "edges", "fuse"]
+__all__ = ["Group", "fuse"]
 
 
 @dataclass
@@ -44,16 +44,6 @@ class Group:
     @property
     def name(self) -> str:
         return self.units[-1].name
-
-
-def edges(graph: Graph, units: list[Unit]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tensors that cross into and out of a set of units, in order of first use and of birth."""
-    made = [name for unit in units for name in unit.outputs]
-    inside = set(made)
-    names = {unit.name for unit in units}
-    outside = {n for u in graph.units if u.name not in names for n in u.inputs} | set(graph.outputs)
-    taken = [name for unit in units for name in unit.inputs if name not in inside]
-    return tuple(dict.fromkeys(taken)), tuple(name for name in made if name in outside)
 
 
 def fuse(graph: Graph, units: list[Unit], root: dict[str, str]) -> list[Group]:

@@ -24,8 +24,9 @@ from trivet.hdl.isa import (
 
 from .addends import InexactAdd, solve
 from .allocate import Step, allocate
+from .contract import edges
 from .errors import CompileError
-from .fuse import Group, edges, fuse
+from .fuse import Group, fuse
 from .layers import Layer, Unfit, conv_layer, copy_layer, pool_layer
 from .layout import hwc_of, is_direct, nhwc_index, view_index, words_of
 from .pack import Pool
@@ -49,16 +50,11 @@ def lower(graph: Graph, unit_names: Iterable[str], config: EngineConfig) -> Prog
     Inputs and outputs are the tensors that cross the set's border (NHWC, unpadded on the link).
     """
     chosen = set(unit_names)
-    unknown = chosen - {u.name for u in graph.units}
-    if unknown:
-        raise CompileError(
-            f"unit '{min(unknown)}': not in the graph '{graph.name}'; use names of its units"
-        )
+    inputs, outputs = edges(graph, chosen)  # refuses unknown names
     units = [u for u in graph.units if u.name in chosen]
     for unit in units:
         if unit.spec is None and unit.kind != "view":
             raise CompileError(f"node '{unit.name}': {_not_for_engine(unit)}")
-    inputs, outputs = edges(graph, units)
     values = _resolve_views(graph, units, inputs)
     for name in outputs:
         if values[name].index is not None:

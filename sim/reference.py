@@ -8,6 +8,7 @@ as wrong bytes. Memory that nobody wrote holds arbitrary bytes, as on a board.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ Array = npt.NDArray[Any]
 _PARAM = np.dtype([("bias", "<i4"), ("m", "<f4")])
 _EXACT32 = 1 << 24  # integers below are exact in float32, whatever the order of a sum
 _INT32 = 1 << 31
+# numpy's OpenBLAS computes products of at most this many multiplications on the calling thread.
+# Its threads wake one another through the scheduler: on a busy machine a 16 ms wait for 0.06 ms.
+_SERIAL_PRODUCTS = 1 << 18
 
 
 class ReferenceMachine:
@@ -43,6 +47,7 @@ class ReferenceMachine:
         self._memory = self._blank.copy()
         if not program.instructions or program.instructions[-1].op != Op.END:
             raise ProgramError("program: the last instruction is not END")
+        _check_sections(program)
         self._layers = [
             _Layer(program, k, Instruction.decode(i.encode()))
             for k, i in enumerate(program.instructions[:-1])
@@ -76,7 +81,7 @@ class ReferenceMachine:
         h, w, c = port.hwc
         pixel = -(-c // self.program.config.word_bytes)
         words = self._memory[port.offset : port.offset + h * w * pixel]
-        packed = np.ascontiguousarray(words.reshape(h * w, -1)[:, :c])
+        packed = words.reshape(h * w, -1)[:, :c].copy()  # memory is written again
         return packed.view(port.dtype).reshape(h, w, c)
 
     def _load(self, inputs: dict[str, Array]) -> None:
@@ -105,6 +110,8 @@ class _Layer:
         i, config = instruction, program.config
         if i.op not in (Op.DOT, Op.LANE):
             raise self.wrong(f"operation {i.op} is unknown")
+        if not all((i.slices, i.pixels, i.blocks, i.stride_h, i.stride_w)):
+            raise self.wrong("a count of kernel, output, blocks or stride is 0")
         self.source_words = i.in_h * i.in_w * i.pixel_words
         self.result_words = i.pixels * i.out_pixel_words
         self._check_memory()
@@ -130,6 +137,7 @@ class _Layer:
         if self.depth > i.pixel_words * config.word_bytes:
             raise self.wrong(f"reads {self.depth} channels of a pixel of {i.pixel_words} words")
         self.padded = np.full((rows, cols, self.depth), i.zp_x, self.dtype)
+        self.pieces = _pieces(i.pixels, len(taps), self.channels)
 
     def wrong(self, what: str) -> ProgramError:
         return ProgramError(f"instruction {self.index}: {what}")
@@ -163,10 +171,6 @@ class _Layer:
     def _weights(self, program: Program) -> npt.NDArray[np.int64]:
         i, config = self.i, self.config
         words = np.frombuffer(program.weights, np.int8).reshape(-1, config.lanes, config.simd)
-        if len(words) > config.weight_words:
-            raise self.wrong(
-                f"the program has {len(words)} weight words, the engine {config.weight_words}"
-            )
         count = 1 if i.weight_hold else i.blocks * i.slices
         if i.weights + count > len(words):
             raise self.wrong(f"weights end at word {i.weights + count} of {len(words)}")
@@ -250,8 +254,13 @@ class _Layer:
 
     def _dot(self, memory: Array) -> Array:
         rows = self._windows(memory).reshape(self.i.pixels, -1)
-        product: Array = rows @ self.taps
-        return product
+        if len(rows) == 1:
+            single: Array = np.einsum("pk,kc->pc", rows, self.taps)
+            return single
+        total = np.empty((len(rows), self.channels), self.dtype)
+        for pixels, columns in self.pieces:
+            np.matmul(rows[pixels], self.taps[:, columns], out=total[pixels, columns])
+        return total
 
     def _lane(self, memory: Array) -> Array:
         i = self.i
@@ -259,3 +268,34 @@ class _Layer:
         products = self._windows(memory) * taps
         total: Array = products.max((2, 3)) if i.acc_max else products.sum((2, 3))
         return total
+
+
+def _check_sections(program: Program) -> None:
+    """Packed memories are whole words and fit the engine's."""
+    config = program.config
+    for name, data, word, limit in (
+        ("weights", program.weights, config.weight_word_bytes, config.weight_words),
+        ("parameters", program.params, config.requantisers * 8, config.param_words),
+        ("tables", program.tables, 256, config.tables),
+        ("addends", program.addends, 256 * 8, config.addends),
+        ("instructions", program.instructions, 1, config.instructions),
+    ):
+        if len(data) % word or len(data) > word * limit:
+            raise ProgramError(
+                f"program: {name} are {len(data)} long, must be whole words of {word}, "
+                f"at most {limit} of them"
+            )
+
+
+def _pieces(pixels: int, depth: int, channels: int) -> list[tuple[slice, slice]]:
+    """Cut a product ``[pixels, depth] x [depth, channels]`` so that BLAS needs no second thread."""
+    width = min(channels, max(1, _SERIAL_PRODUCTS // (4 * depth)))
+    height = max(4, _SERIAL_PRODUCTS // (depth * width))
+    return [(p, c) for p in _even(pixels, height) for c in _even(channels, width)]
+
+
+def _even(length: int, limit: int) -> list[slice]:
+    """Slices of nearly one size, none above ``limit``."""
+    count = -(-length // limit)
+    edges = [length * k // count for k in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""Units of small and real models: their integer form, judged by golden.py, or the reason why not."""
+"""Units of small and real models: their integer form, judged by golden, or why there is none."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_pools(tmp_path: Path, op_type: str, attrs: dict[str, Any]) -> None:
     (unit,) = graph.units
     assert isinstance(unit.spec, PoolSpec)
     share = against_onnxruntime(graph, tmp_path / "m.onnx")
-    # A mean often ends in exactly one half, which the contract and a float mean round their own way.
+    # Means often end in exactly one half; the contract and a float mean round it their own way.
     assert share == 0 if op_type == "MaxPool" else share < 0.2
 
 

@@ -18,7 +18,8 @@ class Requantiser(wiring.Component):
     change while a sum is inside. Right for every ``m`` that is positive and finite: exponents
     beyond the useful range saturate or give 0 by themselves, subnormals too.
 
-    Uses three DSP multipliers and a 7 x 7 product that fits LUTs.
+    Uses three DSP multipliers and a 7 x 7 product that would fit LUTs; yosys gives it a fourth
+    (ECP5: 4 MULT18X18D, 357 LUT4, 125 CCU2C, 618 flip-flops, before placing).
 
     Members
     -------

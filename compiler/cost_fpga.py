@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from trivet.hdl.config import EngineConfig
-from trivet.hdl.isa import Program, predicted_cycles
+from trivet.hdl.isa import Program, predicted_cycles, predicted_total
 
 from .errors import CompileError
 from .lower import lower, refusal
@@ -30,8 +30,8 @@ class EngineCosts:
 
 
 def program_cycles(program: Program) -> int:
-    """Predicted cycles of a whole program."""
-    return sum(note.cycles for note in program.layers)
+    """Predicted cycles of a whole program, from its start to its last byte."""
+    return predicted_total(program.config, program.instructions)
 
 
 def weigh(

@@ -82,6 +82,7 @@ class Options:
     calibrate: Path | None = None
     vectors: Path | None = None
     stop_after: str | None = None
+    bitstream: bool = True
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,10 @@ def _verify(work: Work) -> Work:
 
 
 def _build(work: Work) -> Work:
-    return replace(work, notes=(*work.notes, NO_BITSTREAM)) if work.programs else work
+    if not work.programs:
+        return work
+    note = NO_BITSTREAM if work.options.bitstream else "no bitstream, as asked for"
+    return replace(work, notes=(*work.notes, note))
 
 
 def _bundle(work: Work) -> Work:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trivet.hdl.isa import Program
+from trivet.hdl.isa import Program, predicted_total
 
 from .explain import explain
 from .load import Loaded
@@ -104,7 +104,7 @@ def programs(found: Mapping[int, Program]) -> RenderableType:
                 f"{note.stalls:,}",
                 f"{100 * use:.1f} %",
             )
-        cycles = sum(n.cycles for n in program.layers)
+        cycles = predicted_total(program.config, program.instructions)
         macs = sum(n.macs for n in program.layers)
         use = macs / (cycles * program.config.multipliers)
         table.add_row("all", f"{macs:,}", f"{cycles:,}", "", f"{100 * use:.1f} %", style="bold")

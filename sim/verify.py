@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from trivet.hdl.isa import LayerNote, Program
+from trivet.hdl.isa import LayerNote, Program, predicted_total
 from trivet.runtime.bundle import Bundle, BundleError
 from trivet.runtime.device import DeviceError
 from trivet.runtime.manifest import onnx_shape
@@ -27,9 +27,12 @@ from trivet.runtime.manifest import onnx_shape
 from .reference import ReferenceMachine
 
 __all__ = [
+    "Counted",
+    "CountingMachine",
     "LayerReport",
     "Machine",
     "Report",
+    "Vectors",
     "bundle_vectors",
     "file_vectors",
     "junit",
@@ -42,6 +45,14 @@ Feed = Mapping[str, Array]
 Progress = Callable[[int, int, str], None]  # done, of, what
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Counters of a run: cycles from its start to its last byte; per instruction cycles, stalls."""
+
+    cycles: int
+    layers: tuple[tuple[int, int], ...]
+
+
 class Machine(Protocol):
     """Runs one program, item after item, and shows every layer's output ``[h, w, c]``."""
 
@@ -51,8 +62,8 @@ class Machine(Protocol):
 class CountingMachine(Machine, Protocol):
     """A machine with counters: a board, or its RTL in a simulator."""
 
-    def counted(self) -> list[tuple[int, int]]:
-        """Cycles and stalls of every instruction of the last item."""
+    def counted(self) -> Counted:
+        """What the counters say of the last item."""
 
 
 class LayerReport(msgspec.Struct, frozen=True):
@@ -116,12 +127,12 @@ def verify_program(
     """A report for each layer of a program, over all feeds (a stage's inputs as they travel)."""
     parsed = Program.from_bytes(program)
     machine = machine or ReferenceMachine(parsed)
+    counted = getattr(machine, "counted", None)
     session = _session(taps)
     names = [o.name for o in session.get_outputs()]
     wanted = [i.name for i in session.get_inputs()]
     compared: dict[int, int] = {}
     different: dict[int, int] = {}
-    counts: list[tuple[int, int]] | None = None
     for done, feed in enumerate(feeds):
         if progress is not None:
             progress(done, len(feeds), f"stage {stage}, item {done + 1} of {len(feeds)}")
@@ -143,8 +154,7 @@ def verify_program(
             seen += 1
         if seen != len(parsed.layers):
             raise DeviceError(f"stage {stage}: {seen} of {len(parsed.layers)} layers answered")
-        counted = getattr(machine, "counted", None)
-        counts = counted() if counted is not None else None
+    counts = counted().layers if counted is not None and feeds else None
     return [
         LayerReport(
             stage=stage,
@@ -178,22 +188,26 @@ def verify_bundle(
     nhwc = frozenset(n for n, t in manifest.tensors.items() if t.layout == "NHWC")
     values = [{n: _travel(a, n in nhwc) for n, a in feed.items()} for feed in vectors.feeds]
     layers: list[LayerReport] = []
-    multipliers: dict[int, int] = {}
+    programs: dict[int, Program] = {}
+    cycles: dict[int, int] = {}
     for info in manifest.stages:
         if info.kind == "program":
             program = bundle.read(info.member)
             parsed = Program.from_bytes(program)
-            multipliers[info.index] = parsed.config.multipliers
+            programs[info.index] = parsed
             device = bundle.plan().stages[info.index].device
+            machine = None if rtl is None else rtl(program, device)
             layers += verify_program(
                 program,
                 bundle.read(f"taps/{info.index}.onnx"),
                 nhwc,
                 values,
                 stage=info.index,
-                machine=None if rtl is None else rtl(program, device),
+                machine=machine,
                 progress=progress,
             )
+            if machine is not None:
+                cycles[info.index] = machine.counted().cycles
         session = _session(bundle.read(info.fallback or info.member))
         for value in values:
             found = session.run(info.outputs, {n: value[n] for n in info.inputs})
@@ -207,41 +221,38 @@ def verify_bundle(
             compared += right.nbytes
             left_bytes, right_bytes = have.tobytes(), np.ascontiguousarray(right).tobytes()
             different += sum(a != b for a, b in zip(left_bytes, right_bytes, strict=True))
-    return _report(bundle, vectors, layers, multipliers, compared, different, rtl is not None)
+    counted = None if rtl is None else cycles
+    return _report(bundle, vectors, layers, programs, counted, (compared, different))
 
 
 def _report(
     bundle: Bundle,
     vectors: Vectors,
     layers: list[LayerReport],
-    multipliers: dict[int, int],
-    outputs_compared: int,
-    outputs_different: int,
-    rtl: bool,
+    programs: dict[int, Program],
+    counted: dict[int, int] | None,
+    outputs: tuple[int, int],
 ) -> Report:
-    counted = [x.cycles for x in layers if x.cycles is not None]
-    cycles = sum(counted) if rtl else None
-    predicted = sum(x.cycles_predicted for x in layers)
+    predicted = {k: predicted_total(p.config, p.instructions) for k, p in programs.items()}
     macs = sum(x.macs for x in layers)
     room = sum(
-        (x.cycles if x.cycles is not None else x.cycles_predicted) * multipliers[x.stage]
-        for x in layers
+        cycles * programs[k].config.multipliers for k, cycles in (counted or predicted).items()
     )
     sources = {s: vectors.sources.count(s) for s in dict.fromkeys(vectors.sources)}
     return Report(
         bundle=bundle.path.name,
-        machine="rtl" if rtl else "reference",
+        machine="reference" if counted is None else "rtl",
         vectors=len(vectors.feeds),
         sources=sources,
         bytes_compared=sum(x.bytes_compared for x in layers),
         bytes_different=sum(x.bytes_different for x in layers),
-        outputs_compared=outputs_compared,
-        outputs_different=outputs_different,
-        cycles=cycles,
-        cycles_predicted=predicted,
+        outputs_compared=outputs[0],
+        outputs_different=outputs[1],
+        cycles=None if counted is None else sum(counted.values()),
+        cycles_predicted=sum(predicted.values()),
         macs=macs,
         mac_utilisation=macs / room if room else None,
-        mac_utilisation_source="counted" if rtl else "predicted",
+        mac_utilisation_source="predicted" if counted is None else "counted",
         layers=layers,
     )
 

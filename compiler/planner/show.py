@@ -54,7 +54,7 @@ def short(name: str, width: int = 32) -> str:
 
 
 def _nodes(stage: StagePlan) -> str:
-    names = [short(n, 20) for n in stage.nodes]
+    names = [short(n, 14) for n in stage.nodes]
     if len(names) <= 1:
         return ", ".join(names)
     return f"{names[0]} to {names[-1]} ({len(names)})"
@@ -62,23 +62,22 @@ def _nodes(stage: StagePlan) -> str:
 
 def _stages(plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage", justify="right")
-    table.add_column("device")
-    table.add_column("nodes", no_wrap=True)
+    table.add_column("", no_wrap=True, width=1)
+    for name in ("stage", "device"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("nodes", overflow="ellipsis", no_wrap=True)
     for name in ("compute", "link", "memory"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+        table.add_column(name, justify="right", no_wrap=True, min_width=8)
     for stage in plan.stages:
         marked = stage.index == plan.bottleneck_stage
-        why = f"<- bottleneck: {plan.bottleneck_reason}" if marked else ""
         table.add_row(
+            ">" if marked else "",
             str(stage.index),
             stage.device,
             Text(_nodes(stage)),
             duration(stage.compute),
             duration(stage.communication) if stage.communication else "-",
             _size(stage.memory_bytes),
-            why,
             style="yellow" if marked else None,
         )
     return table
@@ -91,12 +90,18 @@ def _size(nbytes: int) -> str:
 
 
 def _summary(plan: Plan) -> Text:
-    if plan.auto is None or plan.bottleneck is None:
-        return Text("")
-    devices = ", ".join(dict.fromkeys(str(s["device"]) for s in plan.auto.stages))
-    text = f"auto would use {devices}: {duration(plan.auto.bottleneck)} an item"
-    if plan.auto.loss > 0:
-        text += f"; this plan takes {1 + plan.auto.loss:.3g} times as long, as asked for"
+    text = ""
+    if plan.bottleneck_stage is not None:
+        device = plan.stages[plan.bottleneck_stage].device
+        text = (
+            f"> bottleneck: stage {plan.bottleneck_stage} on {device}, because of its "
+            f"{plan.bottleneck_reason}\n"
+        )
+    if plan.auto is not None and plan.bottleneck is not None:
+        devices = ", ".join(dict.fromkeys(str(s["device"]) for s in plan.auto.stages))
+        text += f"auto would use {devices}: {duration(plan.auto.bottleneck)} an item"
+        if plan.auto.loss > 0:
+            text += f"; this plan takes {1 + plan.auto.loss:.3g} times as long, as asked for"
     return Text(text)
 
 

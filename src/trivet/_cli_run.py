@@ -1,0 +1,239 @@
+"""The commands that use a bundle: run and verify."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from trivet._cli_common import Fault, console, write_whole
+
+if TYPE_CHECKING:
+    from trivet.runtime.session import Session
+    from trivet.sim.verify import Report
+
+__all__ = ["run_command", "verify_command"]
+
+Array = npt.NDArray[Any]
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on stderr that goes away; calls give (done, of, text)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of, text: bar.update(
+            task, completed=done, total=of, description=text or what
+        )
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as e:
+        raise Fault(f"input {path}: does not exist; check the path") from e
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as e:
+        raise Fault(f"input {path}: not a plain .npz of arrays ({e}); write numpy.savez's") from e
+
+
+def _items(session: Session, arrays: Mapping[str, Array]) -> tuple[list[dict[str, Array]], bool]:
+    """A feed for each item, and whether the arrays held several along axis 0."""
+    columns: dict[str, list[Array]] = {}
+    stacked = False
+    for port in session.get_inputs():
+        if port.name not in arrays:
+            raise Fault(
+                f"input {port.name!r}: no such array in the file, which has {', '.join(arrays)}"
+            )
+        array = arrays[port.name]
+        if port.shape and isinstance(port.shape[0], str):
+            columns[port.name] = [array[k : k + 1] for k in range(len(array))]
+            stacked = True
+        elif array.ndim == len(port.shape) + 1:
+            columns[port.name] = list(array)
+            stacked = True
+        elif port.shape[:1] == [1] and array.ndim == len(port.shape) and len(array) != 1:
+            columns[port.name] = [array[k : k + 1] for k in range(len(array))]
+            stacked = True
+        else:
+            columns[port.name] = [array]
+    counts = {name: len(c) for name, c in columns.items()}
+    if len(set(counts.values())) > 1:
+        raise Fault(f"inputs hold different numbers of items: {counts}; make them equal")
+    count = next(iter(counts.values()), 0)
+    if count == 0:
+        raise Fault("the input file holds no item; give at least one")
+    return [{n: c[k] for n, c in columns.items()} for k in range(count)], stacked
+
+
+def run_command(
+    bundle: Path,
+    source: Path,
+    target: Path,
+    devices: dict[str, str],
+    *,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    import io
+
+    from trivet.runtime.session import Session
+
+    arrays = _read_arrays(source)
+    screen = console()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = _show_warning
+        with _bar("opening the devices") as tell, Session(bundle, devices, strict) as session:
+            feeds, stacked = _items(session, arrays)
+            names = [o.name for o in session.get_outputs()]
+            started = time.perf_counter()
+            rows = []
+            for row in session.stream(feeds):
+                rows.append(row)
+                tell(len(rows), len(feeds), "items")
+            seconds = time.perf_counter() - started
+            reports = session.last_reports
+    columns = {name: [row[k] for row in rows] for k, name in enumerate(names)}
+    joined = {n: _join(c, stacked) for n, c in columns.items()}
+    held = io.BytesIO()
+    np.savez(held, **joined)  # type: ignore[arg-type]
+    write_whole(target, held.getvalue())
+    stages = [
+        {
+            "stage": r.index,
+            "device": r.device,
+            "attach": r.attach,
+            "items": r.items,
+            "seconds": r.seconds,
+            "counters": r.counters,
+        }
+        for r in reports
+    ]
+    if as_json:
+        found = {"items": len(rows), "seconds": seconds, "output": str(target), "stages": stages}
+        json.dump(found, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    for stage in stages:
+        counters = ", ".join(f"{k} {v:,}" for k, v in stage["counters"].items())  # type: ignore[attr-defined]
+        screen.print(
+            f"stage {stage['stage']} on {stage['device']} ({stage['attach']}): {stage['items']} "
+            f"items, {stage['seconds']:.3f} s{', ' + counters if counters else ''}",
+            markup=False,
+        )
+    screen.print(
+        f"{len(rows)} items in {seconds:.3f} s ({len(rows) / seconds:.1f} items/s of this machine "
+        f"and its simulators) -> {target}",
+        markup=False,
+    )
+
+
+def _join(column: list[Array], stacked: bool) -> Array:
+    if not stacked:
+        return column[0]
+    if all(a.ndim and a.shape[0] == 1 for a in column):
+        return np.concatenate(column)
+    return np.stack(column)
+
+
+def _show_warning(message: Warning | str, *rest: object, **more: object) -> None:
+    print(f"trivet: warning: {message}", file=sys.stderr)
+
+
+def verify_command(
+    path: Path, *, rtl: bool, vectors: str | None, junit: Path | None, as_json: bool
+) -> None:
+    from trivet.runtime.bundle import Bundle
+    from trivet.sim import verify
+
+    with Bundle.open(path) as bundle:
+        if vectors is None:
+            items = verify.bundle_vectors(bundle, 2 if rtl else None)
+        elif vectors.isdecimal():
+            if int(vectors) < 1:
+                raise Fault("--vectors is 0, must be at least 1")
+            items = verify.bundle_vectors(bundle, int(vectors))
+        else:
+            items = verify.file_vectors(bundle, vectors)
+        with _bar("preparing the simulator" if rtl else "verifying") as tell:
+            if rtl:
+                from trivet.sim.rtl_machine import rtl_machines
+
+                with rtl_machines(bundle, lambda what: tell(0, 0, what)) as machines:
+                    report = verify.verify_bundle(bundle, items, rtl=machines, progress=tell)
+            else:
+                report = verify.verify_bundle(bundle, items, progress=tell)
+    if junit is not None:
+        write_whole(junit, verify.junit(report))
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n")
+    else:
+        _print_report(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _print_report(report: Report) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from trivet._cli_common import shorten
+
+    screen = console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("layer", no_wrap=True)
+    for name in ("MACs", "cycles", "predicted", "stalls", "bytes", "wrong"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for x in report.layers:
+        table.add_row(
+            Text(shorten(x.node, 22)),
+            f"{x.macs:,}",
+            "-" if x.cycles is None else f"{x.cycles:,}",
+            f"{x.cycles_predicted:,}",
+            f"{x.stalls:,}",
+            f"{x.bytes_compared:,}",
+            f"{x.bytes_different:,}",
+            style="red" if x.bytes_different else None,
+        )
+    screen.print(table)
+    machine = "the board's RTL" if report.machine == "rtl" else "the reference machine"
+    sources = ", ".join(f"{n} {source}" for source, n in report.sources.items())
+    screen.print(f"{report.vectors} vectors ({sources}) on {machine} against the contract form")
+    lines = [f"{report.bytes_compared:,} bytes compared, {report.bytes_different:,} different"]
+    if report.outputs_compared:
+        lines.append(
+            f"stored outputs: {report.outputs_compared:,} bytes compared, "
+            f"{report.outputs_different:,} different"
+        )
+    if report.layers:
+        counted = "" if report.cycles is None else f"{report.cycles:,} cycles counted, "
+        use = report.mac_utilisation or 0.0
+        lines.append(
+            f"{counted}{report.cycles_predicted:,} predicted; MAC utilisation {100 * use:.1f} % "
+            f"({report.mac_utilisation_source})"
+        )
+    else:
+        lines.append("no FPGA stage in this bundle: only the stored outputs were compared")
+    for line in lines:
+        screen.print(line, style="green" if report.ok else "red")

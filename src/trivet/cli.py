@@ -1,0 +1,288 @@
+"""The command line. It joins the parts, so it is the one place that may import all of them.
+
+Everything heavy is imported inside the commands: ``trivet run`` works without the compiler's
+dependencies, and ``trivet --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trivet._cli_common import (
+    Fault,
+    console,
+    device_options,
+    fail,
+    pairs,
+    set_verbose,
+    shape_options,
+    verbose,
+)
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="trivet",
+    help="From an ONNX model to CPU, GPU and FPGA: a proven plan, exact bytes everywhere.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from trivet import __version__
+
+        typer.echo(f"trivet {__version__}")
+        raise typer.Exit
+
+
+Verbose = Annotated[
+    bool,
+    typer.Option("-v", "--verbose", help="Show tracebacks of errors.", callback=set_verbose),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
+Model = Annotated[Path, typer.Argument(help="An ONNX model.", metavar="MODEL.onnx")]
+Bundle = Annotated[Path, typer.Argument(help="A compiled bundle.", metavar="OUT.trivet")]
+BoardOption = Annotated[
+    str | None,
+    typer.Option("--board", help="Plan for cpu0 and one virtual board of this name."),
+]
+RigOption = Annotated[
+    Path | None,
+    typer.Option("--rig", help="The devices and links at hand, a TOML file.", metavar="RIG.toml"),
+]
+Place = Annotated[
+    str | None,
+    typer.Option(
+        "--place",
+        help="[b]auto[/b]: the optimum; [b]fpga[/b]: as many MACs on FPGAs as can go there.",
+        metavar="auto|fpga",
+    ),
+]
+Pin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin", help="Put a node (name or pattern) on a device; repeatable.", metavar="NODE=DEVICE"
+    ),
+]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibrate", help="Real samples for each input; quantises float models.", metavar="X.npz"
+    ),
+]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option("--shape", help="Fix a dynamic dimension; repeatable.", metavar="NAME=DIM"),
+]
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+    verbose: Verbose = False,
+) -> None:
+    """From an ONNX model to CPU, GPU and FPGA: a proven plan, exact bytes everywhere."""
+
+
+@app.command("compile")
+def compile_(
+    model: Model,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The bundle.", metavar="OUT.trivet")
+    ] = None,
+    board: BoardOption = None,
+    rig: RigOption = None,
+    place: Place = None,
+    pin: Pin = None,
+    calibrate: Calibrate = None,
+    shape: Shape = None,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(
+            "--vectors",
+            help="Real inputs to verify with and to keep in the bundle.",
+            metavar="X.npz",
+        ),
+    ] = None,
+    no_bitstream: Annotated[
+        bool, typer.Option("--no-bitstream", help="Leave the bitstream out.")
+    ] = False,
+    stop_after: Annotated[
+        str | None,
+        typer.Option(
+            "--stop-after",
+            help="Stop after load, normalise, quantise, map, cost, plan, lower, verify, build or "
+            "bundle, and show that step's result.",
+            metavar="STEP",
+        ),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compile a model to a bundle: plan, programs, stage models, verified vectors."""
+    from trivet._cli_compile import compile_command
+
+    options = device_options(board, rig, place, pin)
+    compile_command(
+        model,
+        out,
+        options,
+        calibrate=calibrate,
+        shapes=shape_options(shape),
+        vectors=vectors,
+        bitstream=not no_bitstream,
+        stop_after=stop_after,
+        as_json=json,
+    )
+
+
+@app.command()
+def plan(
+    source: Annotated[
+        Path, typer.Argument(help="An ONNX model to plan, or a bundle whose plan to show.")
+    ],
+    board: BoardOption = None,
+    rig: RigOption = None,
+    place: Place = None,
+    pin: Pin = None,
+    calibrate: Calibrate = None,
+    shape: Shape = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show where every layer goes, what it costs, the bottleneck and the bound."""
+    from trivet._cli_compile import plan_command
+
+    options = device_options(board, rig, place, pin)
+    plan_command(source, options, calibrate=calibrate, shapes=shape_options(shape), as_json=json)
+
+
+@app.command()
+def explain(
+    model: Model,
+    board: BoardOption = None,
+    rig: RigOption = None,
+    calibrate: Calibrate = None,
+    shape: Shape = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say for every layer on which devices it can run, and if not, why not."""
+    from trivet._cli_compile import explain_command
+
+    explain_command(
+        model,
+        device_options(board, rig, None, None),
+        calibrate=calibrate,
+        shapes=shape_options(shape),
+        as_json=json,
+    )
+
+
+@app.command()
+def run(
+    bundle: Bundle,
+    input: Annotated[
+        Path, typer.Option("--input", "-i", help="An array for each input.", metavar="IN.npz")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the outputs go.", metavar="OUT.npz")
+    ],
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device",
+            help="What stands behind a device: virtual, model, cpu, uart:ADDRESS; repeatable.",
+            metavar="NAME=ATTACH",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A failing device is an error, no CPU fallback.")
+    ] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Stream inputs through the bundle's stages."""
+    from trivet._cli_run import run_command
+
+    attach = dict(pairs(device, "--device", "NAME=ATTACH"))
+    run_command(bundle, input, output, attach, strict=strict, as_json=json)
+
+
+@app.command()
+def verify(
+    bundle: Bundle,
+    rtl: Annotated[
+        bool, typer.Option("--rtl", help="On the board's RTL in a simulator, counters read.")
+    ] = False,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            "--vectors", help="How many vectors, or a file with inputs.", metavar="N|FILE.npz"
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Write a JUnit report.", metavar="FILE.xml")
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare every layer's bytes with the contract form; exit 1 when any byte differs."""
+    from trivet._cli_run import verify_command
+
+    verify_command(bundle, rtl=rtl, vectors=vectors, junit=junit, as_json=json)
+
+
+@app.command()
+def boards(json: Json = False, verbose: Verbose = False) -> None:
+    """List the boards: device, resources, link, and what was really done with each."""
+    from trivet._cli_info import boards_command
+
+    boards_command(as_json=json)
+
+
+@app.command()
+def doctor(json: Json = False, verbose: Verbose = False) -> None:
+    """Show the tools found and their versions, what is missing and how to get it."""
+    from trivet._cli_info import doctor_command
+
+    doctor_command(as_json=json)
+
+
+@app.command()
+def demo(verbose: Verbose = False) -> None:
+    """Split a small digits network over the CPU and a simulated FPGA board, and check its bytes."""
+    import importlib
+
+    importlib.import_module("trivet.demo").run_demo(console())
+
+
+def main() -> None:
+    """Entry point: what a user can cause becomes one line on stderr and exit code 2."""
+    try:
+        app()
+    except Fault as fault:
+        sys.exit(fail(str(fault)))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        from trivet._cli_common import user_text
+
+        text = user_text(error)
+        if text is None or verbose():
+            raise
+        sys.exit(fail(text))
+
+
+if __name__ == "__main__":
+    main()

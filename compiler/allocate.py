@@ -57,11 +57,13 @@ def allocate(
     """
     blocks = _lives(steps, sizes, inputs, outputs)
     apart = {frozenset(s.reads) for s in steps if len(set(s.reads)) == 2}
-    for order in _orders(blocks):
+    needs = [sum(b.words for b in blocks if b.first <= k <= b.last) for k in range(len(steps))]
+    # No order helps when the tensors of one layer are too large already.
+    for order in _orders(blocks) if max(needs) <= config.act_words else ():
         places = _first_fit(order, apart, config)
         if places is not None:
             return places
-    raise CompileError(_explain(steps, blocks, config))
+    raise CompileError(_explain(steps, needs, config))
 
 
 def _lives(
@@ -141,8 +143,7 @@ def _banks(at: int, words: int, bank_words: int) -> set[int]:
     return set(range(at // bank_words, (at + words - 1) // bank_words + 1))
 
 
-def _explain(steps: Sequence[Step], blocks: list[Block], config: EngineConfig) -> str:
-    needs = [sum(b.words for b in blocks if b.first <= k <= b.last) for k in range(len(steps))]
+def _explain(steps: Sequence[Step], needs: list[int], config: EngineConfig) -> str:
     worst = max(range(len(steps)), key=needs.__getitem__)
     where, need = f"layer '{steps[worst].name}'", needs[worst]
     way_out = "end the FPGA stage before it, or choose an engine with more activation memory"

@@ -55,6 +55,7 @@ def lower(graph: Graph, unit_names: Iterable[str], config: EngineConfig) -> Prog
     for unit in units:
         if unit.spec is None and unit.kind != "view":
             raise CompileError(f"node '{unit.name}': {_not_for_engine(unit)}")
+    _check_convex(graph, chosen)
     values = _resolve_views(graph, units, inputs)
     for name in outputs:
         if values[name].index is not None:
@@ -74,7 +75,10 @@ def lower(graph: Graph, unit_names: Iterable[str], config: EngineConfig) -> Prog
 
 
 def refusal(graph: Graph, unit: Unit, config: EngineConfig) -> str | None:
-    """Why this unit cannot go on an engine of ``config`` at all; None when it can, taken alone."""
+    """Why this unit cannot go on an engine of ``config``; None when nothing forbids it.
+
+    What several units need together (memory, instructions, tables) only :func:`lower` can tell.
+    """
     if "fpga" in unit.refusals:
         return unit.refusals["fpga"]
     if unit.spec is None and unit.kind != "view":
@@ -91,6 +95,23 @@ def refusal(graph: Graph, unit: Unit, config: EngineConfig) -> str | None:
     except (Unfit, InexactAdd) as e:
         return str(e)
     return None
+
+
+def _check_convex(graph: Graph, chosen: set[str]) -> None:
+    """A program runs in one go: it cannot wait for what others make from its own results."""
+    late: dict[str, str] = {}  # what units outside make from the stage's results -> that unit
+    own: set[str] = set()
+    for unit in graph.units:
+        if unit.name in chosen:
+            own.update(unit.outputs)
+            for name in unit.inputs:
+                if name in late:
+                    raise CompileError(
+                        f"node '{unit.name}': it reads '{name}', which '{late[name]}' outside the "
+                        "FPGA stage makes from the stage's own results; cut the stage between them"
+                    )
+        elif any(name in own or name in late for name in unit.inputs):
+            late.update((name, unit.name) for name in unit.outputs)
 
 
 def _not_for_engine(unit: Unit) -> str:

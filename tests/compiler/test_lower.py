@@ -416,6 +416,13 @@ def test_too_many_instructions() -> None:
         lower_all(net.graph(), EngineConfig(instructions=4))
 
 
+def test_stage_around_another_device() -> None:
+    net = Net((1, 8, 1, 1))
+    net.conv(net.conv(net.conv("x")))
+    with pytest.raises(CompileError, match=r"node 'conv2': .* 'conv1' outside the FPGA stage"):
+        lower(net.graph(), ["conv0", "conv2"], DEFAULT)
+
+
 def test_unknown_and_empty_stages() -> None:
     net = Net((1, 16, 1, 1))
     net.view("x", (1, 16))

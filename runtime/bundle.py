@@ -394,7 +394,7 @@ def _check_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.Zi
             reason = f"has compression method {info.compress_type}, not stored or deflate"
         if reason is not None:
             raise BundleError(
-                f"{path}: member '{name[:80]!s}' {reason}; do not trust this file, "
+                f"{path}: member '{name[:80]}' {reason}; do not trust this file, "
                 "compile the model again"
             )
         infos[name] = info
@@ -436,6 +436,8 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         OSError,
         RuntimeError,
         NotImplementedError,
+        OverflowError,
+        UnicodeDecodeError,
         struct.error,
     ) as error:
         raise BundleError(

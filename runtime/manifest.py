@@ -40,7 +40,15 @@ DEFAULT_ATTACH: Final = {"cpu": "cpu", "gpu": "gpu", "fpga": "virtual", "null": 
 
 
 class BundleError(Exception):
-    """A bundle that cannot be read or written: file, what is wrong, the bound, the way out."""
+    """A bundle that cannot be read or written: file, what is wrong, the bound, the way out.
+
+    One printable line, whatever names a damaged or hostile file has.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+        )
 
 
 class PortInfo(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -173,6 +174,21 @@ def test_any_flipped_byte_is_found(path: Path) -> None:
             assert opened.stages() == good
 
 
+def test_random_damage_is_a_bundle_error_or_harmless(path: Path) -> None:
+    whole = path.read_bytes()
+    with Bundle.open(path) as opened:
+        good = opened.stages()
+    pick = random.Random(3)
+    for _ in range(500):
+        data = bytearray(whole)
+        for _ in range(pick.randrange(1, 6)):
+            at = pick.randrange(len(data))
+            data[at : at + pick.randrange(8)] = pick.randbytes(pick.randrange(8))
+        path.write_bytes(data)
+        with contextlib.suppress(BundleError), Bundle.open(path) as opened:
+            assert [s.payload for s in opened.stages()] == [s.payload for s in good]
+
+
 def test_zip_without_manifest(tmp_path: Path) -> None:
     assert "has no manifest.json" in error_of(pack(tmp_path / "z", {"a": b""}))
 
@@ -337,6 +353,13 @@ def test_manifest_that_contradicts_itself(
 ) -> None:
     edit(path, change)
     assert text in error_of(path)
+
+
+def test_hostile_names_stay_on_one_line(path: Path) -> None:
+    text = error_of(pack(path, members_of(path) | {"a\nrm -rf\x1b[2J": b""}))
+    assert text.isprintable()
+    edit(path, lambda m: m["stages"][0].update(inputs=["a\nb"]))
+    assert error_of(path).isprintable()
 
 
 def test_plan_of_other_stages(path: Path) -> None:

@@ -54,6 +54,8 @@ def load(path: str | Path, shapes: dict[str, int]) -> Loaded:
     _check(path, proto)
     model = ir.load(path)
     RemoveInitializersFromInputsPass()(model)
+    # Up to IR version 3 every initializer had to be an input as well.
+    model.ir_version = max(model.ir_version, 4)
     NameNodes()(model)
     batch_axis, notes = _fix_shapes(path, model, shapes)
     InferShapes()(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from .errors import CompileError
 from .load import Loaded
@@ -16,6 +17,7 @@ from .passes.mean_to_pool import MeanToPool
 from .passes.names import NameNodes
 from .passes.shapes import InferShapes
 from .passes.split_dequantise import SplitDequantise
+from .passes.sum_to_add import SumToAdd
 from .passes.upgrade_opset import UpgradeOpset
 from .passes.views_on_integers import ViewsOnIntegers
 
@@ -30,8 +32,10 @@ PASSES: tuple[ir.passes.PassBase, ...] = (
     ExpandQOperator(),
     InferShapes(),
     MeanToPool(),
+    SumToAdd(),
     SplitDequantise(),
     ViewsOnIntegers(),
+    RemoveUnusedNodesPass(),  # and the constants that nothing reads any more
     NameNodes(),
     InferShapes(),
 )

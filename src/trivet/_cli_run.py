@@ -180,7 +180,7 @@ def verify_command(
             if rtl:
                 from trivet.sim.rtl_machine import rtl_machines
 
-                with rtl_machines(bundle, lambda what: tell(0, 0, what)) as machines:
+                with rtl_machines(lambda done, what: tell(int(100 * done), 100, what)) as machines:
                     report = verify.verify_bundle(bundle, items, rtl=machines, progress=tell)
             else:
                 report = verify.verify_bundle(bundle, items, progress=tell)

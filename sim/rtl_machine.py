@@ -1,0 +1,93 @@
+"""The RTL as a machine to verify with: every layer read back over the link, counters read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+
+from trivet.hdl.isa import LayerNote, Op, Program
+from trivet.runtime.link.client import BoardClient
+
+from .board import VirtualBoard
+from .build import build
+from .verify import Counted
+
+__all__ = ["BoardMachine", "rtl_machines"]
+
+Array = npt.NDArray[Any]
+
+
+class BoardMachine:
+    """A board, real or simulated, that runs a program and shows every layer's output.
+
+    An item is run twice: instruction by instruction, reading back what each wrote (later layers
+    write over it), and as a whole, for the counters and for the outputs once more.
+
+    Parameters
+    ----------
+    client : BoardClient
+        The board; it gets the program now.
+    program : bytes
+        A TRVP file image.
+    """
+
+    def __init__(self, client: BoardClient, program: bytes) -> None:
+        self.program = Program.from_bytes(program)
+        self._client = client
+        self._client.load_program(program)
+        self._counted: Counted | None = None
+        self._ticket = 0
+
+    def layers(self, inputs: dict[str, Array]) -> Iterator[tuple[LayerNote, Array]]:
+        """After each instruction: its note and its output ``[h, w, c]``, read over the link."""
+        notes = {note.instruction: note for note in self.program.layers}
+        self._write(inputs)
+        for k, instruction in enumerate(self.program.instructions):
+            if instruction.op == Op.END:
+                break
+            self._client.run(self._next(), k, 1)
+            if k in notes:
+                yield notes[k], self._client.read_tensor(notes[k].output)
+        self._write(inputs)
+        cycles = self._client.run(self._next())
+        found = self._client.counters(len(self.program.instructions) - 1)
+        self._counted = Counted(cycles, tuple((c.cycles, c.stalls) for c in found))
+
+    def counted(self) -> Counted:
+        """Counters of the last item's whole run. ValueError before the first."""
+        if self._counted is None:
+            raise ValueError("no item was run yet: the counters have nothing to tell")
+        return self._counted
+
+    def _write(self, inputs: dict[str, Array]) -> None:
+        for port in self.program.inputs:
+            self._client.write_tensor(port, inputs[port.tensor])
+
+    def _next(self) -> int:
+        self._ticket += 1
+        return self._ticket
+
+
+@contextmanager
+def rtl_machines(
+    progress: Callable[[float, str], None] | None = None,
+) -> Iterator[Callable[[bytes, str], BoardMachine]]:
+    """A factory (program, device name) -> machine on the compiled RTL; boards are freed at the end.
+
+    Building a configuration that is not in the cache takes a minute or so; ``progress`` is told.
+    """
+    boards: list[VirtualBoard] = []
+
+    def make(program: bytes, device: str) -> BoardMachine:
+        board = VirtualBoard(build(Program.from_bytes(program).config, progress=progress))
+        boards.append(board)
+        return BoardMachine(BoardClient(board, device), program)
+
+    try:
+        yield make
+    finally:
+        for board in boards:
+            board.close()

@@ -16,7 +16,7 @@ _COORDINATE = 17
 
 
 class _Counter:
-    """One loop: a registered ``last`` flag, so that nested loops chain flags and not comparisons."""
+    """One loop: its registered ``last`` flag lets nested loops chain flags, not comparisons."""
 
     def __init__(self, m, name, iterations, load, advance):
         ahead = Signal(len(iterations), name=f"{name}_ahead", reset_less=True)
@@ -103,7 +103,7 @@ class AddressGenerator(wiring.Component):
             self.idling.eq(running & idle),
         ]
 
-        # Loops, innermost first; `ends` of a loop: it and all loops inside it are in their last turn.
+        # Loops, innermost first; one `ends` when it and all loops inside it are in their last turn.
         ends = step
         loops = {}
         for name, count in (("slice", i.c_slices), ("kx", i.kernel_w), ("ky", i.kernel_h),

@@ -41,19 +41,23 @@ class Engine(wiring.Component):
     ----------
     config : EngineConfig
         What is generated.
+    cycles_limit : int
+        A layer that takes as many cycles is an error; a power of two.
 
     Members
     -------
     write_en, write_space, write_addr, write_byte, write_data : In
-        One byte into byte ``write_byte`` (little-endian) of word ``write_addr`` of a :class:`Space`.
-        Words: ACT ``word_bytes``, WGHT ``lanes * simd``, PARM ``requantisers * 8``, TABL 1,
-        ADDT 8 (int32 Ta, int32 Tb), INST 64 bytes. Back to back every cycle is fine.
+        One byte into byte ``write_byte`` (little-endian) of word ``write_addr`` of a
+        :class:`Space`. Words: ACT ``word_bytes``, WGHT ``lanes * simd``, PARM
+        ``requantisers * 8``, TABL 1, ADDT 8 (int32 Ta, int32 Tb), INST 64 bytes. Back to back
+        every cycle is fine.
     read_en, read_addr : In
         Read word ``read_addr`` of the activation memory.
     read_data : Out(word_bytes * 8)
         That word, :data:`READ_LATENCY` cycles later; one read a cycle.
     start, first, count : In
-        Pulse ``start`` to run ``count`` instructions from ``first`` (0: up to END). Ignored while busy.
+        Pulse ``start`` to run ``count`` instructions from ``first`` (0: up to END). Ignored while
+        busy.
     busy, done : Out
         ``busy`` from the cycle after ``start``; ``done`` pulses in the cycle after the last byte is
         in memory (or an error was found), with ``busy`` low.
@@ -113,8 +117,10 @@ class Engine(wiring.Component):
         m.submodules.post = flushed(post)
         m.submodules.writeback = flushed(writeback)
         m.submodules.activation_memory = activations = ActivationMemory(config)
-        m.submodules.weight_memory = weights = ByteMemory(config.weight_word_bytes, config.weight_words)
-        m.submodules.param_memory = params = ByteMemory(config.requantisers * 8, config.param_words)
+        weights = ByteMemory(config.weight_word_bytes, config.weight_words)
+        params = ByteMemory(config.requantisers * 8, config.param_words)
+        m.submodules.weight_memory = weights
+        m.submodules.param_memory = params
 
         # Control of a run, and its counters.
         for name in ("start", "first", "count", "counter_addr", "clear"):
@@ -146,7 +152,8 @@ class Engine(wiring.Component):
             write_byte.eq(self.write_byte),
             write_data.eq(self.write_data),
         ]
-        for target, number in ((weights, Space.WGHT), (params, Space.PARM), (sequencer, Space.INST)):
+        targets = {Space.WGHT: weights, Space.PARM: params, Space.INST: sequencer}
+        for number, target in targets.items():
             m.d.comb += [
                 target.write_en.eq(write_en & (space == number)),
                 target.write_addr.eq(write_addr),

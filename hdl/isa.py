@@ -91,11 +91,11 @@ FIELDS: tuple[Field, ...] = (
     Field("dilation_w", 8, False, "kernel dilation in columns"),
     Field("pad_top", 8, False, "rows of padding above"),
     Field("pad_left", 8, False, "columns of padding on the left"),
-    Field("idle", 8, False, "idle cycles after each pixel, so that the requantisers keep up"),
+    Field("idle", 8, False, "idle cycles between pixels, so that the requantisers keep up"),
     Field("step_x", 16, False, "words from one output column to the next: stride_w * pixel_words"),
     Field("step_y", 16, False, "words from one output row to the next: stride_h * row_words"),
-    Field("step_kx", 16, False, "words from one kernel column to the next: dilation_w * pixel_words"),
-    Field("step_ky", 16, False, "words from one kernel row to the next: dilation_h * row_words"),
+    Field("step_kx", 16, False, "words from kernel column to column: dilation_w * pixel_words"),
+    Field("step_ky", 16, False, "words from kernel row to row: dilation_h * row_words"),
     Field("origin", 16, False, "src - pad_top * row_words - pad_left * pixel_words, modulo 2^16"),
     Field("zp_x", 9, True, "byte that padding feeds"),
     Field("zp_y", 9, True, "zero point of the requantised result"),
@@ -112,7 +112,7 @@ _DERIVED = ("row_words", "step_x", "step_y", "step_kx", "step_ky", "origin", "re
 
 @dataclass(frozen=True)
 class Instruction:
-    """One layer. Field meanings and widths are those of :data:`FIELDS`; derived fields are not kept.
+    """One layer. Fields mean what :data:`FIELDS` says; derived ones are not kept.
 
     Tensors lie in activation memory as NHWC words: pixel (y, x) of a tensor at ``base`` starts at
     word ``base + (y * w + x) * pixel_words``; channel c is byte c of that run. Bytes of a last word
@@ -188,7 +188,8 @@ class Instruction:
         word = shift = 0
         for f in FIELDS:
             value = values[f.name]
-            low, high = (-(1 << f.bits - 1), (1 << f.bits - 1) - 1) if f.signed else (0, (1 << f.bits) - 1)
+            low = -(1 << f.bits - 1) if f.signed else 0
+            high = low + (1 << f.bits) - 1
             if not low <= value <= high:
                 raise ValueError(f"instruction: {f.name} is {value}, must be {low}..{high}")
             word |= (value & ((1 << f.bits) - 1)) << shift
@@ -214,7 +215,7 @@ class Instruction:
         return instruction
 
 
-# A layer that is not done after so many cycles is reported as stuck; the compiler refuses longer ones.
+# A layer that is not done after so many cycles (2.7 s at 100 MHz) is reported as stuck.
 LAYER_CYCLES_LIMIT = 1 << 28
 
 # Cycles from the start pulse to the first slice: fetch of the first instruction (7), its way into
@@ -236,7 +237,7 @@ def predicted_stalls(config: EngineConfig, instruction: Instruction) -> int:
 
 
 def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
-    """Cycles from the one after the last slice issued to the last byte written: the pipeline's depth.
+    """Cycles from the last slice (not counted) to the last byte written: the pipeline's depth.
 
     Address (1), activation memory (3), operands (1), multipliers (2), adder tree, accumulator (1),
     then the capture beat by beat, and Post; the write itself.
@@ -336,7 +337,8 @@ class Program:
             (b"ADDT", self.addends),
             (b"META", json.dumps(meta, sort_keys=True, separators=(",", ":")).encode()),
         )
-        head = struct.pack("<4sHH32s", b"TRVP", self.version, len(sections), bytes.fromhex(self.config.sha256))
+        digest = bytes.fromhex(self.config.sha256)
+        head = struct.pack("<4sHH32s", b"TRVP", self.version, len(sections), digest)
         offset = len(head) + 16 * len(sections)
         table = b""
         for tag, body in sections:
@@ -351,7 +353,9 @@ class Program:
             raise ProgramError("program: no TRVP header; the file is not a Trivet program")
         _, version, count, digest = struct.unpack_from("<4sHH32s", data)
         if version != VERSION:
-            raise ProgramError(f"program: version {version}, this release reads {VERSION}; compile the model again")
+            raise ProgramError(
+                f"program: version {version}, this release reads {VERSION}; compile the model again"
+            )
         if len(data) < 40 + 16 * count:
             raise ProgramError("program: truncated section table")
         sections: dict[bytes, bytes] = {}
@@ -359,9 +363,11 @@ class Program:
             tag, offset, length, crc = struct.unpack_from("<4sIII", data, 40 + 16 * k)
             body = data[offset : offset + length]
             if len(body) != length or zlib.crc32(body) != crc:
-                raise ProgramError(f"program: section {tag.decode('ascii', 'replace')} is truncated or damaged")
+                name = tag.decode("ascii", "replace")
+                raise ProgramError(f"program: section {name} is truncated or damaged")
             sections[tag] = body
-        missing = [t.decode() for t in (b"INST", b"WGHT", b"PARM", b"TABL", b"ADDT", b"META") if t not in sections]
+        needed = ("INST", "WGHT", "PARM", "TABL", "ADDT", "META")
+        missing = [tag for tag in needed if tag.encode() not in sections]
         if missing:
             raise ProgramError(f"program: sections {missing} are missing")
         try:
@@ -380,9 +386,13 @@ class Program:
             raise ProgramError("program: configuration hash of header and META differ")
         code = sections[b"INST"]
         if len(code) % INSTRUCTION_BYTES or not code:
-            raise ProgramError(f"program: {len(code)} bytes of instructions, must be a multiple of {INSTRUCTION_BYTES}")
+            raise ProgramError(
+                f"program: {len(code)} bytes of instructions, "
+                f"must be a multiple of {INSTRUCTION_BYTES}"
+            )
         instructions = tuple(
-            Instruction.decode(code[k : k + INSTRUCTION_BYTES]) for k in range(0, len(code), INSTRUCTION_BYTES)
+            Instruction.decode(code[k : k + INSTRUCTION_BYTES])
+            for k in range(0, len(code), INSTRUCTION_BYTES)
         )
         if instructions[-1].op != Op.END:
             raise ProgramError("program: the last instruction is not END")

@@ -9,7 +9,7 @@ __all__ = ["Lanes", "delay"]
 
 
 def delay(m, value, cycles, name, *, reset=None):
-    """``value`` as it was ``cycles`` cycles ago; ``reset``, if given, forgets what is on its way."""
+    """``value`` as it was ``cycles`` cycles ago; ``reset``, if given, forgets what is under way."""
     for k in range(cycles):
         stage = Signal(len(value), name=f"{name}_{k + 1}", reset_less=reset is None)
         m.d.sync += stage.eq(value)

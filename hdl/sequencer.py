@@ -137,7 +137,7 @@ class Sequencer(wiring.Component):
         with m.If(take):
             m.d.sync += [
                 instruction.eq(following),
-                is_end.eq(following.op == Op.END),
+                is_end.eq((following.op == Op.END) & ~is_beyond),
                 is_invalid.eq(is_beyond | self._invalid(following)),
                 held.eq(1),
                 loading.eq(0),
@@ -192,12 +192,13 @@ class Sequencer(wiring.Component):
     def _fetch(self, m, begin_run, take):
         """Instruction after instruction from ``first``: value, valid, beyond the memory."""
         config = self.config
-        m.submodules.instruction_memory = code = ByteMemory(_FETCH_BYTES, config.instructions * _FETCHES)
+        code = ByteMemory(_FETCH_BYTES, config.instructions * _FETCHES)
+        m.submodules.instruction_memory = code
         piece_bits = _FETCHES.bit_length() - 1
         byte_bits = _FETCH_BYTES.bit_length() - 1
         m.d.comb += [
             code.write_en.eq(self.write_en),
-            code.write_addr.eq(Cat(self.write_byte[byte_bits:byte_bits + piece_bits], self.write_addr)),
+            code.write_addr.eq(Cat(self.write_byte[byte_bits:][:piece_bits], self.write_addr)),
             code.write_byte.eq(self.write_byte[:byte_bits]),
             code.write_data.eq(self.write_data),
         ]
@@ -218,7 +219,8 @@ class Sequencer(wiring.Component):
             complete.eq(Cat(asking & final, complete[:-1])),
         ]
         with m.If(arriving[-1]):
-            m.d.sync += Value.cast(value).eq(Cat(Value.cast(value)[_FETCH_BYTES * 8:], code.read_data))
+            shifted = Cat(Value.cast(value)[_FETCH_BYTES * 8:], code.read_data)
+            m.d.sync += Value.cast(value).eq(shifted)
         with m.If(complete[-1]):
             m.d.sync += valid.eq(1)
         with m.If(asking):

@@ -5,7 +5,6 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from .lanes import delay
 from .latency import SKIP_OFFSET, post_latency
 from .memories import ActivationMemory, ByteMemory
 
@@ -133,8 +132,9 @@ class WriteBack(wiring.Component):
 
         # The tag meets its bytes: one register after the choice of Post's depth.
         def choose(stages):
-            plain, table, add, both = (stages[latencies[k] - 1] for k in ((0, 0), (0, 1), (1, 0), (1, 1)))
-            return Mux(self.has_add, Mux(self.has_table, both, add), Mux(self.has_table, table, plain))
+            at = {key: stages[latency - 1] for key, latency in latencies.items()}
+            return Mux(self.has_add, Mux(self.has_table, at[1, 1], at[1, 0]),
+                       Mux(self.has_table, at[0, 1], at[0, 0]))
 
         out_valid = Signal()
         out = Signal(tag.shape(), reset_less=True)

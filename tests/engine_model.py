@@ -1,4 +1,4 @@
-"""The instruction set as loops over bytes, straight from its definition: judges the engine's memory.
+"""The instruction set as loops over bytes, straight from its definition: judges the engine.
 
 Slow and plain on purpose; shares nothing with the reference machine. Requantising is golden's.
 """

@@ -15,6 +15,7 @@ from .passes.fold_constants import FoldConstants
 from .passes.fuse_matmul_bias import FuseMatMulBias
 from .passes.mean_to_pool import MeanToPool
 from .passes.names import NameNodes
+from .passes.remove_dropout import RemoveDropout
 from .passes.shapes import InferShapes
 from .passes.split_dequantise import SplitDequantise
 from .passes.sum_to_add import SumToAdd
@@ -27,6 +28,7 @@ PASSES: tuple[ir.passes.PassBase, ...] = (
     UpgradeOpset(),
     FoldConstants(),
     InferShapes(),
+    RemoveDropout(),
     FoldBatchNorm(),
     FuseMatMulBias(),
     ExpandQOperator(),

@@ -235,7 +235,7 @@ TROUBLES = ["error", "die", "refuse", "busy", "shape", "hang"]
 @pytest.mark.parametrize("at", [0, 5])
 def test_lost_device_is_replaced_by_the_cpu(what: str, at: int) -> None:
     bad = ShuffleDevice("d1", trouble=lambda t, c: what if c == at else "")
-    pipe = pipeline([ShuffleDevice("d0"), bad, ShuffleDevice("d2")], fallback=cpu, timeout=0.2)
+    pipe = pipeline([ShuffleDevice("d0"), bad, ShuffleDevice("d2")], fallback=cpu, timeout=0.5)
     try:
         assert in_time(lambda: drive(pipe, 30)) == [v + 3 for v in range(30)]
         (notice,) = pipe.take_notices()
@@ -250,7 +250,7 @@ def test_lost_device_is_replaced_by_the_cpu(what: str, at: int) -> None:
 @pytest.mark.parametrize("what", ["die", "refuse", "busy", "hang"])
 def test_strict_fails_every_item_from_then_on(what: str) -> None:
     bad = ShuffleDevice("d1", trouble=lambda t, c: what if c >= 5 else "", credits=1)
-    pipe = pipeline([ShuffleDevice("d0"), bad], fallback=cpu, strict=True, timeout=0.2)
+    pipe = pipeline([ShuffleDevice("d0"), bad], fallback=cpu, strict=True, timeout=0.5)
     try:
         found = in_time(lambda: drive(pipe, 12))
     finally:
@@ -306,7 +306,7 @@ def test_every_stage_lost_at_a_random_time(seed: int) -> None:
                 f"d{i}", seed=seed, trouble=lambda t, c, at=at, what=what: what if c == at else ""
             )
         )
-    pipe = pipeline(devices, fallback=cpu, timeout=0.2)
+    pipe = pipeline(devices, fallback=cpu, timeout=0.5)
     try:
         assert in_time(lambda: drive(pipe, 60)) == [v + 3 for v in range(60)]
     finally:

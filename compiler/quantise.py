@@ -32,10 +32,10 @@ _MICROSOFT_QUANTISED = ("QGemm", "QLinearAdd", "QLinearGlobalAveragePool", "QLin
                         "QLinearLeakyRelu")  # fmt: skip
 # What carries the arithmetic, and what may stand between two of these as int8.
 _CORE = ("Conv", "Gemm", "MatMul")
+_ACTIVATIONS = ("Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Sigmoid", "Tanh")
 _AROUND = (
-    "Add", "AveragePool", "Clip", "Elu", "Flatten", "GlobalAveragePool", "HardSigmoid", "HardSwish",
-    "LeakyRelu", "MaxPool", "Relu", "Reshape", "Sigmoid", "Squeeze", "Sub", "Tanh", "Transpose",
-    "Unsqueeze",
+    *_ACTIVATIONS, "Add", "AveragePool", "Clip", "Flatten", "GlobalAveragePool", "MaxPool", "Relu",
+    "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze",
 )  # fmt: skip
 # Above this size the model goes to the quantiser with its weights in a file of their own.
 _EXTERNAL_BYTES = 1 << 30
@@ -80,8 +80,19 @@ def quantise(loaded: Loaded, calibration: dict[str, Array] | None) -> Loaded:
 
 
 def _candidates(model: ir.Model) -> list[ir.Node]:
-    """Nodes that gain an integer form: products with constant weights and what is around them."""
-    return [node for node in model.graph if _gains(node)]
+    """Nodes that gain an integer form: products with constant weights and what is around them.
+
+    An activation counts only where something quantised reads it: in x * Sigmoid(x) the Sigmoid
+    stays float, so that the whole chain becomes one table without a rounding inside.
+    """
+    chosen: set[int] = set()
+    for node in reversed(list(model.graph)):
+        if not _gains(node):
+            continue
+        readers = (reader for value in node.outputs for reader in value.consumers())
+        if not is_op(node, *_ACTIVATIONS) or any(id(reader) in chosen for reader in readers):
+            chosen.add(id(node))
+    return [node for node in model.graph if id(node) in chosen]
 
 
 def _gains(node: ir.Node) -> bool:

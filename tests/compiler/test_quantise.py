@@ -74,6 +74,19 @@ def test_residual_net(tmp_path: Path) -> None:
         assert np.abs(y - float_y).max() < 0.25
 
 
+def test_joined_activation_becomes_one_table(tmp_path: Path) -> None:
+    """x * Sigmoid(x) between two convolutions: no int8 tensor inside, no float unit."""
+    b = Builder()
+    w = [b.constant(RNG.normal(0, 0.5, (4, 4, 1, 1)).astype(np.float32)) for _ in range(2)]
+    x = b.op("Conv", b.input("x", [1, 4, 5, 5], np.float32), w[0], name="first")
+    y = b.op("Conv", b.op("Mul", x, b.op("Sigmoid", x), name="silu"), w[1], name="second")
+    path = b.save(tmp_path / "m.onnx", y, dtype=np.float32)
+    data = RNG.normal(size=(16, 4, 5, 5)).astype(np.float32)
+    graph = map_units(quantise(normalise(load(path, {})), {"x": data}))
+    names = [(u.kind, u.name) for u in graph.units]
+    assert names[1:4] == [("conv", "first"), ("table", "silu"), ("conv", "second")]
+
+
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [

@@ -49,7 +49,7 @@ class PortInfo:
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """An instruction's layer: where its output can be read after it, what it was predicted to cost."""
+    """An instruction's layer: where its output can be read after it, and its predicted cost."""
 
     instruction: int
     unit: str

@@ -177,7 +177,8 @@ def _build(
             f"virtual board: Amaranth is not installed, which writes the RTL ({e}); "
             "pip install 'trivet[compile]', or choose --device NAME=model"
         ) from e
-    text = to_verilog(Top(config, bytes.fromhex(key), board="virtual"), "top")
+    top = Top(config, bytes.fromhex(key), board="virtual")  # type: ignore[no-untyped-call]
+    text: str = to_verilog(top, "top")  # type: ignore[no-untyped-call]
     (work / "top.v").write_text(text, encoding="utf-8")
     (work / "verilated_board.cpp").write_bytes(_wrapper())
 

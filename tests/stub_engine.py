@@ -2,6 +2,7 @@
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import memory, wiring
+
 from trivet.hdl.config import EngineConfig
 from trivet.hdl.engine import READ_LATENCY, Engine
 from trivet.hdl.loader import memories
@@ -10,7 +11,7 @@ __all__ = ["StubEngine"]
 
 
 class StubEngine(wiring.Component):
-    """Memories that keep what is written; a run takes ``first + 7`` cycles, errors at ``first`` 9."""
+    """Memories that keep what is written; a run takes ``first + 7`` cycles, ``first`` 9 fails."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -29,9 +30,7 @@ class StubEngine(wiring.Component):
             m.d.comb += [
                 port.addr.eq(self.write_addr),
                 port.data.eq(self.write_data.replicate(geometry.word_bytes)),
-                port.en.eq(
-                    (self.write_en & (self.write_space == space)) << self.write_byte
-                ),
+                port.en.eq((self.write_en & (self.write_space == space)) << self.write_byte),
             ]
         read = self.memories[0].read_port(transparent_for=())
         m.d.comb += [read.addr.eq(self.read_addr), read.en.eq(self.read_en)]
@@ -46,16 +45,23 @@ class StubEngine(wiring.Component):
         m.d.sync += [
             self.done.eq(0),
             self.counter_data.eq(
-                self.counter_addr + (self.counter_addr << 32) + (self.counter_addr << 64)
-                + 0x100 + (0x200 << 32) + (0x300 << 64)
+                self.counter_addr
+                + (self.counter_addr << 32)
+                + (self.counter_addr << 64)
+                + 0x100
+                + (0x200 << 32)
+                + (0x300 << 64)
             ),
         ]
         with m.If(self.clear):
             m.d.sync += [self.busy.eq(0), self.error.eq(0)]
         with m.Elif(self.start & ~self.busy):
             m.d.sync += [
-                self.busy.eq(1), self.cycles.eq(0), left.eq(self.first + 7),
-                self.layer.eq(self.first), self.error.eq(0),
+                self.busy.eq(1),
+                self.cycles.eq(0),
+                left.eq(self.first + 7),
+                self.layer.eq(self.first),
+                self.error.eq(0),
             ]
         with m.Elif(self.busy):
             m.d.sync += [self.cycles.eq(self.cycles + 1), left.eq(left - 1)]

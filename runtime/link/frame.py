@@ -221,7 +221,8 @@ class Counters:
     def from_payload(cls, payload: bytes) -> list[Counters]:
         if len(payload) % _COUNTER.size:
             raise FrameError(
-                f"frame: COUNTERS carries {len(payload)} bytes, must be a multiple of {_COUNTER.size}"
+                f"frame: COUNTERS carries {len(payload)} bytes, "
+                f"must be a multiple of {_COUNTER.size}"
             )
         return [cls(*values) for values in _COUNTER.iter_unpack(payload)]
 

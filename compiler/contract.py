@@ -17,8 +17,8 @@ view, other         the model's own nodes
 ==================  ==========================================================================
 
 Inside, every int8 tensor is stored as uint8, value and zero point 128 higher, and so are the
-weights: unsigned x unsigned is exact everywhere, and on x86 five times faster than onnxruntime's
-signed x signed, which has no kernel of its own below AVX-VNNI-INT8.
+weights: unsigned x unsigned is exact everywhere, and on x86 three to eight times faster than
+onnxruntime's signed x signed, which has no kernel of its own below AVX-VNNI-INT8.
 
 The scale `m` of a layer goes in as it is (input and output scale 1, weight scale m), so no
 kernel's order of multiplications matters. Sessions of these models are created with graph

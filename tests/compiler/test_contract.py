@@ -256,6 +256,25 @@ def test_real_models_equal_golden_at_every_quantised_tensor(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ic_resnet8", "ad_autoencoder", "kws_dscnn"])
+def test_real_models_may_be_cut_anywhere(name: str) -> None:
+    """Images cross the cut in NHWC, as an FPGA stage wants them."""
+    graph = mlperf(name)
+    feed = real_inputs(name, graph, 1)[-1]
+    expected = golden_graph.run(graph, feed)
+    for cut in range(1, len(graph.units)):
+        known = {n: v for n, v in expected.items() if n in graph.inputs}
+        for part in (names(graph)[:cut], names(graph)[cut:]):
+            inputs, outputs = edges(graph, part)
+            own = {*graph.inputs, *graph.outputs}
+            images = {n for n in (*inputs, *outputs) if len(graph.tensors[n].shape) == 4}
+            nhwc = frozenset(images - own)
+            known |= run(stage_model(graph, part, nhwc=nhwc), {n: known[n] for n in inputs})
+            for n in outputs:
+                onnx_order = known[n].transpose(0, 3, 1, 2) if n in nhwc else known[n]
+                np.testing.assert_array_equal(onnx_order, expected[n], strict=True)
+
+
+@pytest.mark.parametrize("name", ["ic_resnet8", "ad_autoencoder", "kws_dscnn"])
 def test_plain_sessions_differ_in_float_ties_only(name: str) -> None:
     """The figures of docs/contract.md: bytes of an unoptimised session of the file itself."""
     graph = mlperf(name)

@@ -28,8 +28,6 @@ __all__ = ["is_quantised", "quantise"]
 
 _QUANTISED = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger",
               "MatMulInteger", "DynamicQuantizeLinear")  # fmt: skip
-_MICROSOFT_QUANTISED = ("QGemm", "QLinearAdd", "QLinearGlobalAveragePool", "QLinearSigmoid",
-                        "QLinearLeakyRelu")  # fmt: skip
 # What carries the arithmetic, and what may stand between two of these as int8.
 _CORE = ("Conv", "Gemm", "MatMul")
 _ACTIVATIONS = ("Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Sigmoid", "Tanh")
@@ -45,7 +43,10 @@ def is_quantised(model: ir.Model) -> bool:
     """Whether the model has quantised operators already."""
     return any(
         (node.domain in STANDARD_DOMAINS and node.op_type in _QUANTISED)
-        or (node.domain == "com.microsoft" and node.op_type in _MICROSOFT_QUANTISED)
+        or (
+            node.domain == "com.microsoft"
+            and node.op_type.startswith(("QLinear", "QGemm", "QAttention"))
+        )
         for node in model.graph
     )
 

@@ -19,10 +19,10 @@ class ExpandQOperator(ir.passes.InPlacePass):
     """Write the operators of onnxruntime's QOperator format out in QDQ form.
 
     Covers QLinearConv and QLinearMatMul of the standard, and com.microsoft's QLinearAdd, QGemm,
-    QLinearGlobalAveragePool, QLinearSigmoid and QLinearLeakyRelu. Requires: constants folded.
-    Ensures: the same integers up to ties, where the arithmetic contract says QLinear's anyway; the
-    float operator keeps the node's name. Left alone: every other operator, a QLinearConv whose
-    bias has no constant scale, and channels_last pools.
+    QLinearAveragePool, QLinearGlobalAveragePool, QLinearSigmoid, QLinearLeakyRelu and
+    QLinearSoftmax. Requires: constants folded. Ensures: the same integers up to ties, where the
+    arithmetic contract says QLinear's anyway; the float operator keeps the node's name. Left
+    alone: every other operator, a QLinearConv whose bias has no constant scale, channels_last.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -158,6 +158,16 @@ _EXPANSIONS: dict[tuple[str, str], Callable[[_Writer, ir.Node], bool]] = {
     (_MICROSOFT, "QGemm"): _gemm,
     (_MICROSOFT, "QLinearAdd"): _add,
     (_MICROSOFT, "QLinearGlobalAveragePool"): _unary("GlobalAveragePool"),
+    (_MICROSOFT, "QLinearAveragePool"): _unary(
+        "AveragePool",
+        "auto_pad",
+        "ceil_mode",
+        "count_include_pad",
+        "kernel_shape",
+        "pads",
+        "strides",
+    ),
     (_MICROSOFT, "QLinearSigmoid"): _unary("Sigmoid"),
+    (_MICROSOFT, "QLinearSoftmax"): _unary("Softmax", "axis"),
     (_MICROSOFT, "QLinearLeakyRelu"): _unary("LeakyRelu", "alpha"),
 }

@@ -7,19 +7,20 @@ dependencies, and ``trivet --help`` answers at once.
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trivet._cli_common import (
-    Fault,
     console,
     device_options,
     fail,
     pairs,
     set_verbose,
     shape_options,
+    user_text,
     verbose,
 )
 
@@ -260,27 +261,39 @@ def doctor(json: Json = False, verbose: Verbose = False) -> None:
 
 
 @app.command()
-def demo(verbose: Verbose = False) -> None:
+def demo(
+    images: Annotated[int, typer.Option("--images", help="Test images to stream, 1..360.")] = 100,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Keep the bundle.", metavar="OUT.trivet"),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
     """Split a small digits network over the CPU and a simulated FPGA board, and check its bytes."""
-    import importlib
+    from json import dumps
 
-    importlib.import_module("trivet.demo").run_demo(console())
+    from trivet.demo import run_demo
+
+    figures = run_demo(console(stderr=json), images=images, out=out, quiet=json)
+    if json:
+        typer.echo(dumps(figures, indent=2))
+    if figures["bytes_different"]:
+        raise typer.Exit(1)
 
 
 def main() -> None:
     """Entry point: what a user can cause becomes one line on stderr and exit code 2."""
     try:
         app()
-    except Fault as fault:
-        sys.exit(fail(str(fault)))
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        from trivet._cli_common import user_text
-
         text = user_text(error)
-        if text is None or verbose():
+        if text is None:
             raise
+        if verbose():
+            traceback.print_exc()
         sys.exit(fail(text))
 
 

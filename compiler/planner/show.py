@@ -54,10 +54,10 @@ def short(name: str, width: int = 32) -> str:
 
 
 def _nodes(stage: StagePlan) -> str:
-    names = [short(n, 14) for n in stage.nodes]
+    names = [short(n, 12) for n in stage.nodes]
     if len(names) <= 1:
         return ", ".join(names)
-    return f"{names[0]} to {names[-1]} ({len(names)})"
+    return f"{names[0]} .. {names[-1]} ({len(names)})"
 
 
 def _stages(plan: Plan) -> Table:
@@ -65,7 +65,7 @@ def _stages(plan: Plan) -> Table:
     table.add_column("", no_wrap=True, width=1)
     for name in ("stage", "device"):
         table.add_column(name, no_wrap=True)
-    table.add_column("nodes", overflow="ellipsis", no_wrap=True)
+    table.add_column("nodes", overflow="fold")
     for name in ("compute", "link", "memory"):
         table.add_column(name, justify="right", no_wrap=True, min_width=8)
     for stage in plan.stages:

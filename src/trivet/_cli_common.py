@@ -63,6 +63,8 @@ def fail(text: str) -> int:
 
 def user_text(error: Exception) -> str | None:
     """The line for an error that a user can cause and act on; None for a defect of ours."""
+    if isinstance(error, Fault):
+        return str(error)
     if isinstance(error, ModuleNotFoundError):
         top = (error.name or "").partition(".")[0]
         if top in _COMPILE:

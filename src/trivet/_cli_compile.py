@@ -25,6 +25,9 @@ __all__ = ["compile_command", "explain_command", "plan_command"]
 def _progress() -> Iterator[Callable[[str, str], None]]:
     """A status line on stderr with step and detail; nothing where stderr is no terminal."""
     screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda step, what: None
+        return
     with screen.status("starting") as status:
         yield lambda step, what: status.update(f"[bold]{step}[/bold] {what}")
 

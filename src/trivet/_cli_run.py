@@ -30,7 +30,11 @@ Array = npt.NDArray[Any]
 
 @contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on stderr that goes away; calls give (done, of, text)."""
+    """A progress bar on stderr that goes away; calls give (done, of, text). Terminals only."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda done, of, text: None
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -39,7 +43,7 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=screen, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, of, text: bar.update(
             task, completed=done, total=of, description=text or what

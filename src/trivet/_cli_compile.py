@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trivet.compiler.driver import Compiled, Options
     from trivet.compiler.planner.plan import Plan
 
-__all__ = ["compile_command", "explain_command", "plan_command"]
+__all__ = ["compile_command", "explain_command", "plan_command", "print_json"]
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def compile_command(
     options = Options(devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream)
     done = _compile(model, out, options, verify=True, as_json=as_json)
     if as_json:
-        _print_json(_summary(done))
+        print_json(_summary(done))
         return
     screen = console()
     screen.print(done.shown)
@@ -99,7 +99,7 @@ def _summary(done: Compiled) -> dict[str, Any]:
     }
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     json.dump(value, sys.stdout, indent=1)
     sys.stdout.write("\n")
 
@@ -145,6 +145,6 @@ def explain_command(
     done = _compile(model, None, options, verify=False, as_json=as_json)
     if as_json:
         assert done.work.graph is not None
-        _print_json([r.to_dict() for r in explain(done.work.graph, done.work.rig)])
+        print_json([r.to_dict() for r in explain(done.work.graph, done.work.rig)])
     else:
         console().print(done.shown)

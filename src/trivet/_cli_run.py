@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import typer
 from trivet._cli_common import Fault, console, write_whole
 
 if TYPE_CHECKING:
-    from trivet.runtime.session import Session
+    from trivet.runtime.manifest import PortInfo
     from trivet.sim.verify import Report
 
 __all__ = ["run_command", "verify_command"]
@@ -60,27 +60,33 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         raise Fault(f"input {path}: not a plain .npz of arrays ({e}); write numpy.savez's") from e
 
 
-def _items(session: Session, arrays: Mapping[str, Array]) -> tuple[list[dict[str, Array]], bool]:
+def _items(
+    ports: Sequence[PortInfo], arrays: Mapping[str, Array]
+) -> tuple[list[dict[str, Array]], bool]:
     """A feed for each item, and whether the arrays held several along axis 0."""
     columns: dict[str, list[Array]] = {}
     stacked = False
-    for port in session.get_inputs():
+    for port in ports:
         if port.name not in arrays:
             raise Fault(
                 f"input {port.name!r}: no such array in the file, which has {', '.join(arrays)}"
             )
         array = arrays[port.name]
-        if port.shape and isinstance(port.shape[0], str):
-            columns[port.name] = [array[k : k + 1] for k in range(len(array))]
-            stacked = True
-        elif array.ndim == len(port.shape) + 1:
-            columns[port.name] = list(array)
-            stacked = True
-        elif port.shape[:1] == [1] and array.ndim == len(port.shape) and len(array) != 1:
+        shape = port.item_shape()
+        if array.dtype != np.dtype(port.dtype):
+            raise Fault(f"input {port.name!r}: is {array.dtype}, must be {port.dtype}; convert it")
+        if port.batch_axis is None and array.shape == shape:
+            columns[port.name] = [array]
+        elif array.shape[1:] == shape:
+            columns[port.name], stacked = list(array), True
+        elif array.ndim and shape[:1] == (1,) and array.shape[1:] == shape[1:]:
             columns[port.name] = [array[k : k + 1] for k in range(len(array))]
             stacked = True
         else:
-            columns[port.name] = [array]
+            raise Fault(
+                f"input {port.name!r}: has shape {list(array.shape)}, must be {port.shape} with "
+                "any number of items along axis 0; reshape it"
+            )
     counts = {name: len(c) for name, c in columns.items()}
     if len(set(counts.values())) > 1:
         raise Fault(f"inputs hold different numbers of items: {counts}; make them equal")
@@ -101,15 +107,19 @@ def run_command(
 ) -> None:
     import io
 
+    from trivet.runtime.bundle import Bundle
     from trivet.runtime.session import Session
 
+    # A board may take a minute to open: what can be wrong before that is looked at before that.
+    if not target.absolute().parent.is_dir():
+        raise Fault(f"{target}: its folder does not exist; make it, or choose another one")
     arrays = _read_arrays(source)
     screen = console()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), Bundle.open(bundle) as opened:
         warnings.simplefilter("always")
         warnings.showwarning = _show_warning
-        with _bar("opening the devices") as tell, Session(bundle, devices, strict) as session:
-            feeds, stacked = _items(session, arrays)
+        feeds, stacked = _items(opened.manifest.model.inputs, arrays)
+        with _bar("opening the devices") as tell, Session(opened, devices, strict) as session:
             names = [o.name for o in session.get_outputs()]
             started = time.perf_counter()
             rows = []

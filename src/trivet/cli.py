@@ -262,22 +262,22 @@ def doctor(json: Json = False, verbose: Verbose = False) -> None:
 
 @app.command()
 def demo(
-    images: Annotated[int, typer.Option("--images", help="Test images to stream, 1..360.")] = 100,
+    images: Annotated[
+        int, typer.Option("--images", help="How many test images to stream, 1 to 360.")
+    ] = 100,
     out: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Keep the bundle.", metavar="OUT.trivet"),
+        Path | None, typer.Option("-o", "--output", help="Keep the bundle.", metavar="OUT.trivet")
     ] = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Split a small digits network over the CPU and a simulated FPGA board, and check its bytes."""
-    from json import dumps
-
+    from trivet._cli_compile import print_json
     from trivet.demo import run_demo
 
     figures = run_demo(console(stderr=json), images=images, out=out, quiet=json)
     if json:
-        typer.echo(dumps(figures, indent=2))
+        print_json(figures)
     if figures["bytes_different"]:
         raise typer.Exit(1)
 

@@ -156,6 +156,7 @@ def run_demo(
 
     device = next(d for d in rig.devices if d.name == work.plan.stages[stage].device)
     assert device.clock_hz is not None
+    assert work.plan.bottleneck is not None
     macs = sum(note.macs for note in program.layers)
     figures: dict[str, Any] = {
         "images": images,

@@ -5,8 +5,8 @@ on the functional model and on the compiled RTL, in alternating blocks in one pr
 slow machine slows both and their ratio stays. Prints medians; every figure was measured here.
 
 The RTL's speed is given for RUN alone (engine cycles between the request and its answer) and for a
-whole item (tensors written and read over the simulated link as well), by the clock on the wall; for
-RUN also by this thread's own CPU time, which a loaded machine distorts least: the bar is that one's.
+whole item (tensors written and read over the simulated link as well), by the clock on the wall;
+for RUN also by this thread's CPU time, which a loaded machine distorts least: the bar is for that.
 
     python benchmarks/simulation.py [--blocks N] [--no-build] [--json]
 

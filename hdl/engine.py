@@ -184,6 +184,7 @@ class Engine(wiring.Component):
         # A slice and its tags reach the lanes together; the address generator's outputs are one
         # cycle younger than the slice. Weights need no bank multiplexer's register and come later.
         layer = sequencer.layer
+        tail = sequencer.tail
         to_lanes = ActivationMemory.LATENCY
         to_weights = to_lanes + Lanes.WEIGHT_LAG - ByteMemory.LATENCY
         m.d.comb += [
@@ -210,7 +211,7 @@ class Engine(wiring.Component):
             writeback.begin.eq(sequencer.begin),
         ]
         for name in ("dst", "src2", "params", "out_pixel_words", "has_add", "has_table"):
-            m.d.comb += getattr(writeback, name).eq(layer[name])
+            m.d.comb += getattr(writeback, name).eq(tail[name])
 
         m.d.comb += [
             params.read_addr.eq(writeback.param_addr),
@@ -218,8 +219,8 @@ class Engine(wiring.Component):
             post.i_sums.eq(lanes.sums),
             post.i_params.eq(params.read_data),
             post.skip.eq(writeback.post_skip),
-            post.addend_index.eq(layer.addend),
-            post.table_index.eq(layer.table),
+            post.addend_index.eq(tail.addend),
+            post.table_index.eq(tail.table),
             writeback.post_bytes.eq(post.o_bytes),
             activations.skip_en.eq(writeback.skip_en),
             activations.skip_addr.eq(writeback.skip_addr),
@@ -229,5 +230,5 @@ class Engine(wiring.Component):
             activations.write_data.eq(writeback.write_data),
         ]
         for name in ("zp_y", "lo", "hi", "zp_a", "lo_a", "hi_a", "has_add", "has_table"):
-            m.d.comb += getattr(post, name).eq(layer[name])
+            m.d.comb += getattr(post, name).eq(tail[name])
         return m

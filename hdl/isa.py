@@ -66,7 +66,8 @@ FIELDS: tuple[Field, ...] = (
     Field("x_unsigned", 1, False, "source bytes are uint8"),
     Field("has_add", 1, False, "add the skip tensor through addend tables after requantising"),
     Field("has_table", 1, False, "map the result through a 256-entry table, last of all"),
-    Field("reserved", 7, False, "zero"),
+    Field("early", 4, False, "start so many cycles before the layer before has written its last"),
+    Field("reserved", 3, False, "zero"),
     Field("src", 16, False, "word address of the source tensor"),
     Field("src2", 16, False, "word address of the skip tensor; in another bank than the source"),
     Field("dst", 16, False, "word address of the result"),
@@ -158,6 +159,7 @@ class Instruction:
     hi_a: int = 127
     has_table: int = 0
     table: int = 0
+    early: int = 0
 
     def derived(self) -> dict[str, int]:
         """Products that the address generator would otherwise need multipliers for."""
@@ -224,7 +226,7 @@ START_CYCLES = 9
 
 # Cycles from the end of one layer to the first slice of the next. The next instruction is fetched
 # and its loops are set while the pipeline drains; its first slice is issued in the cycle that
-# writes the last bytes of the layer before, and reads in the cycle after.
+# writes the last bytes of the layer before, and reads in the cycle after; or `early` cycles sooner.
 SETUP_CYCLES = 0
 
 
@@ -248,22 +250,23 @@ def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
 
 
 def predicted_cycles(config: EngineConfig, instruction: Instruction) -> int:
-    """Cycles of one layer, exact closed form: from its first slice to the next layer's first slice.
+    """Cycles of one layer, exact closed form: from the last byte of the layer before to its own.
 
-    blocks * pixels * slices + idle cycles between pixels + drain; SETUP_CYCLES are hidden.
+    blocks * pixels * slices + idle cycles between pixels + drain - early; SETUP_CYCLES are hidden.
+    The first layer of a run has none before it and takes its `early` cycles, too.
     """
     work = instruction.blocks * instruction.pixels * instruction.slices
     stalls = predicted_stalls(config, instruction)
-    return SETUP_CYCLES + work + stalls + drain_cycles(config, instruction)
+    return SETUP_CYCLES + work + stalls + drain_cycles(config, instruction) - instruction.early
 
 
 def predicted_total(config: EngineConfig, instructions: Iterable[Instruction]) -> int:
     """Cycles of a run, exact: from the start pulse to the last byte written; stops at an END."""
     total = START_CYCLES
-    for instruction in instructions:
+    for k, instruction in enumerate(instructions):
         if instruction.op == Op.END:
             break
-        total += predicted_cycles(config, instruction)
+        total += predicted_cycles(config, instruction) + (instruction.early if k == 0 else 0)
     return total
 
 

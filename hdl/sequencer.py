@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
-from .isa import FIELDS, INSTRUCTION_BYTES, Op
+from .isa import FIELDS, INSTRUCTION_BYTES, Instruction, Op, drain_cycles
 from .memories import ByteMemory
 
 __all__ = ["COUNTERS", "Sequencer", "instruction_layout"]
@@ -31,9 +31,12 @@ class Sequencer(wiring.Component):
     drains; so a layer's first slice is issued in the very cycle in which the last byte of the
     layer before is written, and read in the cycle after.
 
+    If the instruction says so (``early``), it starts some cycles before.
+
     ``armed`` says that ``instruction`` is a layer ready to start (the address generator loads its
-    loops as long as it is); ``go`` starts it. ``layer`` is a copy that stays until the layer
-    after it starts, so that ``instruction`` can go on while the pipeline drains.
+    loops as long as it is); ``go`` starts it. ``layer`` is a copy for the lanes that stays until
+    the layer after it starts, ``tail`` one for all behind them that stays until its last byte is
+    written; so there may be three layers in the engine, one being fetched.
 
     Parameters
     ----------
@@ -48,12 +51,12 @@ class Sequencer(wiring.Component):
         As in :class:`~trivet.hdl.engine.Engine`.
     write_en, write_addr, write_byte, write_data : In
         The host's writes into the instruction memory.
-    instruction, layer : Out(instruction_layout())
+    instruction, layer, tail : Out(instruction_layout())
         See above.
     armed, go : Out(1)
         See above.
     begin : Out(1)
-        First cycle of a layer: its first slice is issued, ``layer`` is valid from now on.
+        First cycle in which ``tail`` is this layer.
     issuing, idling, issued : In(1)
         From the address generator; ``issued``: the last slice is being issued.
     finish : In(1)
@@ -85,6 +88,7 @@ class Sequencer(wiring.Component):
             "write_data": In(8),
             "instruction": Out(instruction_layout()),
             "layer": Out(instruction_layout()),
+            "tail": Out(instruction_layout()),
             "armed": Out(1),
             "go": Out(1),
             "begin": Out(1),
@@ -125,10 +129,11 @@ class Sequencer(wiring.Component):
         left = Signal(16)
         exhausted = bounded & (left == 0)
 
+        layer = Signal(instruction_layout(), reset_less=True)
         active = Signal()  # a layer is on its way, from its first slice to its last byte
         free = Signal()
         m.d.comb += [
-            free.eq(~active | self.finish),
+            free.eq(~active | self._is_time(m, layer, instruction.early)),
             self.armed.eq(held & ~is_end & ~is_invalid),
             self.go.eq(self.armed & free),
         ]
@@ -151,23 +156,32 @@ class Sequencer(wiring.Component):
         with m.If(self.issued):
             m.d.sync += loading.eq(1)
 
-        # The running layer.
-        layer = Signal(instruction_layout(), reset_less=True)
+        # The running layer; `overlapping` while the one before it is not done.
+        tail = Signal(instruction_layout(), reset_less=True)
+        begun_index = Signal(16, reset_less=True)
         layer_index = Signal(16)
+        overlapping = Signal()
+        waiting = Signal()  # `layer` has not become `tail` yet
         begin = Signal()
         m.d.comb += [
-            self.layer.eq(layer), self.layer_index.eq(layer_index), self.begin.eq(begin),
+            self.layer.eq(layer), self.tail.eq(tail), self.layer_index.eq(layer_index),
+            self.begin.eq(begin),
         ]
-        m.d.sync += begin.eq(self.go)
+        with m.If(self.finish):
+            m.d.sync += [overlapping.eq(0), active.eq(overlapping)]
+        m.d.sync += begin.eq(0)
+        with m.If(waiting & ~overlapping):
+            m.d.sync += [tail.eq(layer), layer_index.eq(begun_index), begin.eq(1), waiting.eq(0)]
         with m.If(self.go):
-            m.d.sync += [layer.eq(instruction), layer_index.eq(index), active.eq(1)]
-        with m.Elif(self.finish):
-            m.d.sync += active.eq(0)
-        elapsed = self._count(m, layer_index)
+            m.d.sync += [
+                layer.eq(instruction), begun_index.eq(index), waiting.eq(1),
+                active.eq(1), overlapping.eq(active & ~self.finish),
+            ]
+        elapsed = self._count(m, layer_index, active)
 
         # Ends of a run.
         stuck = active & elapsed[self.cycles_limit.bit_length() - 1]
-        broken = held & is_invalid & free
+        broken = held & is_invalid & ~active
         fault = Signal()
         m.d.sync += fault.eq(busy & ~fault & (stuck | self.overrun | broken))
         with m.If(busy & broken):
@@ -179,7 +193,10 @@ class Sequencer(wiring.Component):
             m.d.sync += [busy.eq(0), done.eq(1), error.eq(fault)]
         m.d.comb += self.flush.eq(self.clear | fault)
         with m.If(self.flush):
-            m.d.sync += [held.eq(0), active.eq(0), loading.eq(0), begin.eq(0)]
+            m.d.sync += [
+                held.eq(0), active.eq(0), overlapping.eq(0), waiting.eq(0), loading.eq(0),
+                begin.eq(0),
+            ]
         with m.If(begin_run):
             m.d.sync += [
                 busy.eq(1), error.eq(0), cycles.eq(0), held.eq(0), loading.eq(1),
@@ -245,18 +262,45 @@ class Sequencer(wiring.Component):
         empty = [instruction[name] == 0 for name in _COUNTS]
         return (instruction.op > Op.LANE) | Cat(*empty).any()
 
-    def _count(self, m, layer_index):
-        """Counters of the running layer, filed when it finishes; returns its cycles so far."""
+    def _is_time(self, m, layer, early):
+        """The drain of ``layer`` is over but for ``early`` cycles: the next may start."""
+        drains = [drain_cycles(self.config, Instruction(has_add=add, has_table=table))
+                  for table in (0, 1) for add in (0, 1)]
+        limit = Signal(range(max(drains) + 1), reset_less=True)
+        age = Signal(range(max(drains) + 1), reset_less=True)  # cycles since the last slice
+        issued = Signal()
+        m.d.sync += limit.eq(Array(drains)[Cat(layer.has_add, layer.has_table)])
+        with m.If(self.issued):
+            m.d.sync += [issued.eq(1), age.eq(1)]
+        with m.Elif(age < limit):
+            m.d.sync += age.eq(age + 1)
+        with m.If(self.go | self.flush):
+            m.d.sync += issued.eq(0)
+        return issued & (age + early >= limit)
+
+    def _count(self, m, layer_index, active):
+        """Counters of the layer before write-back, filed when it finishes; returns its cycles.
+
+        Slices are those of the layer being issued, noted when that is done: the next layer may
+        start before this one finishes, but issues its own last slice only after.
+        """
         config = self.config
         now = Signal(COUNTERS, name="counters")
+        slices = Signal(32, name="issued_slices", reset_less=True)
+        stalls = Signal(32, name="issued_stalls", reset_less=True)
+        with m.If(self.finish | (self.go & ~active)):
+            m.d.sync += now.cycles.eq(1)
+        with m.Else():
+            m.d.sync += now.cycles.eq(now.cycles + 1)
         with m.If(self.go):
-            m.d.sync += [now.cycles.eq(1), now.busy.eq(0), now.stalls.eq(0)]
+            m.d.sync += [now.busy.eq(0), now.stalls.eq(0)]
         with m.Else():
             m.d.sync += [
-                now.cycles.eq(now.cycles + 1),
                 now.busy.eq(now.busy + self.issuing),
                 now.stalls.eq(now.stalls + self.idling),
             ]
+        with m.If(self.issued):
+            m.d.sync += [slices.eq(now.busy + 1), stalls.eq(now.stalls)]
         m.submodules.counter_memory = counters = memory.Memory(
             shape=COUNTERS.size, depth=config.instructions, init=[])
         write = counters.write_port()
@@ -266,7 +310,7 @@ class Sequencer(wiring.Component):
         bits = (config.instructions - 1).bit_length()
         m.d.comb += [
             write.addr.eq(layer_index),
-            write.data.eq(now),
+            write.data.eq(Cat(now.cycles, slices, stalls)),
             write.en.eq(self.finish),
             read.addr.eq(self.counter_addr),
             self.counter_data.eq(Mux(shown, read.data, 0)),

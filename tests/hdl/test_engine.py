@@ -18,6 +18,7 @@ from trivet.hdl.isa import (
     predicted_stalls,
     predicted_total,
 )
+from trivet.hdl.overlap import with_early_starts
 
 TINY = EngineConfig(
     lanes=4, simd=4, requantisers=2, act_banks=3, act_bank_words=32, weight_words=48,
@@ -146,16 +147,23 @@ class Bench:
         assert not len(wrong), f"{len(wrong)} bytes differ, first {wrong[:4].tolist()}"
         assert cycles == predicted_total(self.config, part)
         for k, instruction in enumerate(part, first):
+            # The first layer of a run has none before it to overlap with.
+            alone = instruction.early if k == first else 0
             assert await self.counters(k) == (
-                predicted_cycles(self.config, instruction),
+                predicted_cycles(self.config, instruction) + alone,
                 instruction.blocks * instruction.pixels * instruction.slices,
                 predicted_stalls(self.config, instruction),
             ), k
 
 
-def run_program(config, instructions, seed=0):
+def run_program(config, instructions, seed=0, *, pairs=False):
+    """Run it as a whole; before, if asked, each layer with its successor, to see every result."""
+    instructions = with_early_starts(config, instructions)
+
     async def testbench(bench):
         await bench.load(instructions)
+        for first in range(len(instructions) - 2 if pairs else 0):
+            await bench.check(instructions, first, 2)
         await bench.check(instructions)
 
     Bench(config, seed).run(testbench)
@@ -206,10 +214,26 @@ def window(config, **fields):
     return with_idle(config, **{**values, **fields})
 
 
-def random_layer(config, rng):
+def random_program(config, rng, count):
+    """Layers, every other one of which begins with the last words of the one before."""
+    layers = [random_layer(config, rng)]
+    for k in range(1, count):
+        before = layers[-1]
+        written = before.pixels * before.out_pixel_words
+        near_end = before.dst + max(0, written - int(rng.integers(1, 5)))
+        layers.append(random_layer(config, rng, near_end if k % 2 else None))
+    return layers
+
+
+def random_layer(config, rng, src=None):
     """Any layer that the instruction set allows and the engine's memories hold."""
     bank = config.act_bank_words
-    banks = rng.permutation(config.act_banks)
+    banks = rng.permutation(config.act_banks).tolist()
+    room = bank
+    if src is not None:
+        banks.remove(src // bank)
+        banks.insert(0, src // bank)
+        room -= src % bank
     op = int(rng.choice([Op.DOT, Op.LANE]))
     kernel_h, kernel_w, in_h, in_w = (int(rng.integers(1, 4)) for _ in range(4))
     blocks, c_slices = int(rng.integers(1, 4)), int(rng.integers(1, 4))
@@ -219,9 +243,13 @@ def random_layer(config, rng):
     pixel_words = -(-channels // config.word_bytes) + int(rng.integers(0, 2))
     out_pixel_words = -(-blocks * config.lanes // config.word_bytes) + int(rng.integers(0, 2))
     source = in_h * in_w * pixel_words
-    while source > bank:
+    while source > room:
+        if in_h == in_w == 1:
+            return random_layer(config, rng)
         in_h, in_w = 1, max(1, in_w - 1)
         source = in_h * in_w * pixel_words
+    if src is None:
+        src = int(banks[0] * bank + rng.integers(0, bank - source + 1))
     out_h, out_w = (int(rng.integers(1, 4)) for _ in range(2))
     while out_h * out_w * out_pixel_words > bank:
         out_h, out_w = 1, max(1, out_w - 1)
@@ -235,7 +263,7 @@ def random_layer(config, rng):
     lo_a, hi_a = sorted(int(v) for v in rng.integers(-128, 128, 2))
     x_unsigned = int(rng.integers(0, 2))
     return with_idle(
-        config, op=op, src=int(banks[0] * bank + rng.integers(0, bank - source + 1)),
+        config, op=op, src=src,
         dst=int(banks[1] * bank + rng.integers(0, bank - result + 1)),
         src2=int(banks[2] * bank + rng.integers(0, bank - result + 1)),
         weights=int(rng.integers(0, config.weight_words - used + 1)),
@@ -260,16 +288,16 @@ def name(config):
 @pytest.mark.parametrize("config", SHAPES, ids=name)
 def test_every_shape_of_engine_runs_random_layers(config):
     rng = np.random.default_rng(config.lanes * 100 + config.simd * 10 + config.requantisers)
-    run_program(config, [*(random_layer(config, rng) for _ in range(6)), END])
+    run_program(config, [*random_program(config, rng, 7), END], pairs=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("config", [*SHAPES, shape(8, 16, 4), shape(16, 8, 4)], ids=name)
 def test_many_random_layers(config, seed):
     config = replace(config, act_bank_words=64, weight_words=96, param_words=48, instructions=21)
     rng = np.random.default_rng(seed)
-    run_program(config, [*(random_layer(config, rng) for _ in range(20)), END], seed)
+    run_program(config, [*random_program(config, rng, 20), END], seed, pairs=True)
 
 
 def test_one_bank_and_odd_memory_depths():
@@ -293,6 +321,42 @@ def test_matrix_and_single_cycle_pixels():
         with_idle(TINY, src=0, dst=64, blocks=1, out_h=4, out_w=5, in_h=4, in_w=5),
     ]
     run_program(TINY, [*layers, END])
+
+
+def test_dense_layers_overlap():
+    """Each layer starts before the one before it has written its last word, as early as it may."""
+    config = replace(TINY, lanes=2, requantisers=1, weight_words=100, param_words=32)
+    layers = with_early_starts(config, [
+        with_idle(config, src=32 * (k % 2), dst=32 - 32 * (k % 2), weights=9 * k, blocks=8,
+                  params=k, c_slices=4, pixel_words=4, out_pixel_words=4)
+        for k in range(4)
+    ])
+    assert [layer.early for layer in layers] == [0, 3, 3, 3]
+    run_program(config, [*layers, END])
+
+
+@pytest.mark.parametrize(("source", "skip", "bound"), [
+    # Word 35 is written last and read by slice 5.
+    ({"src": 30, "c_slices": 8}, {}, 5),
+    # The bank of the skip tensor is free 9 cycles before the last byte.
+    ({"src": 64, "c_slices": 20}, {"has_add": 1, "src2": 90}, 9),
+], ids=["written word", "skip bank"])
+def test_one_cycle_earlier_would_be_wrong(source, skip, bound):
+    before = with_idle(TINY, src=2, dst=32, c_slices=4, pixel_words=4, in_w=4, out_w=4, **skip)
+    after = Instruction(dst=0, weights=4, params=3, pixel_words=20, **source)
+    layers = with_early_starts(TINY, [before, after, END])
+    assert layers[1].early == bound
+    run_exactly(layers)
+    with pytest.raises(AssertionError, match="bytes differ"):
+        run_exactly([before, replace(after, early=bound + 1), END])
+
+
+def run_exactly(instructions):
+    async def testbench(bench):
+        await bench.load(instructions)
+        await bench.check(instructions)
+
+    Bench(TINY).run(testbench)
 
 
 def test_depthwise_and_pools():
@@ -336,7 +400,9 @@ def test_default_engine_runs_a_layer():
 
 def test_runs_follow_one_another():
     """`first` and `count`, back to back, without END, and an END met at once."""
-    layers = [conv(TINY), matrix(TINY, src=33, dst=64), window(TINY, src=64, dst=3, in_w=2), END]
+    layers = with_early_starts(TINY, [
+        conv(TINY), matrix(TINY, src=33, dst=64), window(TINY, src=64, dst=3, in_w=2), END])
+    assert layers[2].early > 0
 
     async def testbench(bench):
         await bench.load(layers)

@@ -7,7 +7,7 @@ from amaranth.back import rtlil
 from amaranth.sim import Simulator
 
 from trivet.hdl.config import SMALL
-from trivet.hdl.isa import START_CYCLES, Instruction, Op
+from trivet.hdl.isa import START_CYCLES, Instruction, Op, drain_cycles
 from trivet.hdl.sequencer import Sequencer, instruction_layout
 
 CONFIG = replace(SMALL, instructions=6)
@@ -16,13 +16,14 @@ END = Instruction(op=Op.END)
 
 
 class Bench:
-    """Stands in for address generator and pipeline: `out_w` slices, `idle` idles, a fixed drain."""
+    """Stands in for address generator and pipeline: `idle` idles, `out_w` slices, the drain."""
 
-    DRAIN = 25
+    DRAIN = drain_cycles(CONFIG, Instruction())
 
     def __init__(self, limit=1024):
         self.dut = Sequencer(CONFIG, limit)
-        self.log = []  # (cycle of the first slice, dst, index)
+        self.log = []  # (cycle of the first slice, dst, index), when the layer is done
+        self.flying = []  # layers between their first slice and their last byte: (start, fields)
         self.cycle = 0
         self.hang = False
 
@@ -51,6 +52,7 @@ class Bench:
         dut, ctx = self.dut, self.ctx
         self.cycle = 0
         self.log.clear()
+        self.flying.clear()
         ctx.set(dut.first, first)
         ctx.set(dut.count, count)
         ctx.set(dut.start, 1)
@@ -60,16 +62,21 @@ class Bench:
     async def step(self):
         """One cycle of the stand-ins."""
         dut, ctx = self.dut, self.ctx
-        if ctx.get(dut.begin):
-            layer = ctx.get(dut.layer)
-            self.log.append((self.cycle, layer.dst, ctx.get(dut.layer_index)))
-            self.t0, self.busy, self.idle = self.cycle, layer.out_w, layer.idle
-        age = self.cycle - self.t0 if self.log else 1 << 20
-        busy, idle = (self.busy, self.idle) if self.log else (0, 0)
-        ctx.set(dut.idling, age < idle)
-        ctx.set(dut.issuing, idle <= age < idle + busy)
-        ctx.set(dut.issued, age == idle + busy - 1)
-        ctx.set(dut.finish, age == idle + busy + self.DRAIN - 2 and not self.hang)
+        last = [start + i.idle + i.out_w - 1 for start, i in self.flying]
+        newest = self.flying[-1][1] if self.flying else None
+        age = self.cycle - self.flying[-1][0] if self.flying else -1
+        ctx.set(dut.idling, newest is not None and age < newest.idle)
+        ctx.set(dut.issuing, newest is not None and newest.idle <= age < newest.idle + newest.out_w)
+        ctx.set(dut.issued, self.cycle in last)
+        done = bool(last) and self.cycle == last[0] + self.DRAIN and not self.hang
+        ctx.set(dut.finish, done)
+        if done:
+            start, instruction = self.flying.pop(0)
+            tail = ctx.get(dut.tail)
+            assert tail.dst == instruction.dst
+            self.log.append((start, tail.dst, ctx.get(dut.layer_index)))
+        if ctx.get(dut.go):
+            self.flying.append((self.cycle + 1, ctx.get(dut.instruction)))
         await ctx.tick()
         self.cycle += 1
 
@@ -88,17 +95,19 @@ class Bench:
 
 
 def cost(layer):
-    return layer.out_w + layer.idle + Bench.DRAIN - 1
+    return layer.out_w + layer.idle + Bench.DRAIN
 
 
 def check(bench, layers, first=0):
-    when = START_CYCLES
+    """Each layer starts when its predecessor is written, or `early` cycles before."""
+    written = START_CYCLES
     want = []
     for k, layer in enumerate(layers, first):
+        when = written - (layer.early if k > first else 0)
         want.append((when, layer.dst, k))
-        when += cost(layer)
+        written = when + cost(layer)
     assert bench.log == want
-    assert bench.ctx.get(bench.dut.cycles) == when
+    assert bench.ctx.get(bench.dut.cycles) == written
     assert not bench.ctx.get(bench.dut.error)
 
 
@@ -120,6 +129,23 @@ def test_layers_start_when_their_predecessor_is_written():
             assert await bench.counters(k) == (cost(layer), layer.out_w, layer.idle)
         assert await bench.counters(4) == (0, 0, 0)
         assert await bench.counters(200) == (0, 0, 0)
+
+    Bench().run(body)
+
+
+def test_layers_start_early_when_they_are_told():
+    layers = [Instruction(dst=k, out_w=20 - k, idle=k, early=early)
+              for k, early in enumerate((5, 1, 15, 0, 14))]
+
+    async def body(bench):
+        await bench.load([*layers, END])
+        for first in (0, 2):
+            await bench.start(first)
+            await bench.wait()
+            check(bench, layers[first:], first)
+            for k, layer in enumerate(layers[first:], first):
+                cycles = cost(layer) - (layer.early if k > first else 0)
+                assert await bench.counters(k) == (cycles, layer.out_w, layer.idle)
 
     Bench().run(body)
 

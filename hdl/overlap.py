@@ -1,0 +1,81 @@
+"""How early a layer may start: while the one before it still writes its last words.
+
+The engine does what the instruction's ``early`` field says and checks nothing, since all of it is
+known beforehand: the pipeline never stalls, so each read and each write has its cycle. Pure data,
+without Amaranth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from .config import EngineConfig
+from .isa import Instruction, Op
+
+__all__ = ["EARLY_MAX", "early_start", "with_early_starts"]
+
+# What the field holds; up to there the lanes are through with the layer before, however small the
+# engine.
+EARLY_MAX = 15
+
+# The last skip read of a layer comes so many cycles before its last write, and would win against a
+# read of the next layer in the same bank.
+_SKIP_AHEAD = 9
+
+
+def _first_reads(config: EngineConfig, i: Instruction, count: int) -> list[int | None]:
+    """Words that the first ``count`` slices read, None where they lie in the padding."""
+    words: list[int | None] = []
+    step = config.simd if i.op == Op.DOT else config.lanes
+    for k in range(count):
+        tap, channel_slice = divmod(k, i.c_slices)
+        ky, kx = divmod(tap, i.kernel_w)
+        y, x = ky * i.dilation_h - i.pad_top, kx * i.dilation_w - i.pad_left
+        inside = 0 <= y < i.in_h and 0 <= x < i.in_w
+        channel = (channel_slice if i.op == Op.DOT else 0) * step
+        word = i.src + (y * i.in_w + x) * i.pixel_words + channel // config.word_bytes
+        words.append(word & 0xFFFF if inside else None)
+    return words
+
+
+def _last_writes(config: EngineConfig, i: Instruction, cycles: int) -> list[tuple[int, int]]:
+    """Words written in the last cycles of a layer: (cycles before its last write, word)."""
+    period = i.slices + i.idle
+    words = []
+    for k in range(min(i.blocks * i.pixels, -(-cycles // period))):
+        block, pixel = divmod(i.blocks * i.pixels - 1 - k, i.pixels)
+        offset = pixel * i.out_pixel_words + block * config.lanes // config.word_bytes
+        words.append((k * period, (i.dst + offset) & 0xFFFF))
+    return words
+
+
+def early_start(config: EngineConfig, before: Instruction, after: Instruction) -> int:
+    """Cycles that ``after`` may start ahead of the last byte written by ``before``.
+
+    Slice s of ``after`` reads s + 1 cycles after its start; started e cycles early, it must come
+    after the write that is j cycles ahead of the last one: e <= s + j, for every word that both
+    touch. Besides, the first pixel of ``after`` must not be complete before ``before`` is done
+    (write-back serves one layer at a time): e < slices.
+    """
+    early = min(EARLY_MAX, after.slices - 1)
+    if before.has_add:
+        early = min(early, _SKIP_AHEAD)
+    reads = _first_reads(config, after, early)
+    for ahead, word in _last_writes(config, before, early):
+        for k, read in enumerate(reads):
+            if read == word:
+                early = min(early, k + ahead)
+    return max(early, 0)
+
+
+def with_early_starts(
+    config: EngineConfig, instructions: Iterable[Instruction]
+) -> tuple[Instruction, ...]:
+    """The same program with the largest ``early`` that is right for each instruction."""
+    program = list(instructions)
+    for k in range(1, len(program)):
+        before, after = program[k - 1], program[k]
+        if Op.END not in (before.op, after.op):
+            program[k] = replace(after, early=early_start(config, before, after))
+    return tuple(program)

@@ -1,0 +1,58 @@
+"""Early starts are as early as every read allows, judged cycle by cycle."""
+
+from dataclasses import replace
+
+import pytest
+
+from trivet.hdl.config import DEFAULT, EngineConfig
+from trivet.hdl.isa import Instruction, Op, drain_cycles, predicted_total
+from trivet.hdl.overlap import EARLY_MAX, early_start, with_early_starts
+
+DENSE = Instruction(src=0, dst=100, c_slices=16, blocks=8, pixel_words=8, out_pixel_words=8)
+NEXT = replace(DENSE, src=100, dst=0)
+NARROW = EngineConfig(lanes=2, simd=8, requantisers=1)
+
+
+def test_dense_layers_of_the_default_engine_overlap_by_fourteen_cycles():
+    """The last of 8 words is read by slices 14 and 15, and written last."""
+    assert early_start(DEFAULT, DENSE, NEXT) == 14
+    program = with_early_starts(DEFAULT, [DENSE, NEXT, DENSE, Instruction(op=Op.END)])
+    assert [i.early for i in program] == [0, 14, 14, 0]
+    alone = predicted_total(DEFAULT, [DENSE])
+    assert predicted_total(DEFAULT, program[:2]) == alone + 128 + drain_cycles(DEFAULT, NEXT) - 14
+
+
+@pytest.mark.parametrize(("before", "after", "early"), [
+    # Nothing in common: the field's limit, or all but one slice of the first pixel.
+    ({}, {"src": 300}, EARLY_MAX),
+    ({}, {"src": 300, "c_slices": 4}, 3),
+    ({}, {"src": 300, "c_slices": 1}, 0),
+    # A single word, and it is the last written.
+    ({"blocks": 1}, {}, 0),
+    # Two blocks of 16 cycles: the first word is long done.
+    ({"blocks": 2}, {}, 2),
+    # Two blocks of 3 cycles: the first word is written 3 cycles before the last.
+    ({"blocks": 2, "c_slices": 1, "idle": 2}, {}, 2),
+    ({"blocks": 2, "c_slices": 1, "idle": 0}, {}, 1),
+    # Padding reads nothing.
+    ({"blocks": 1}, {"kernel_h": 2, "pad_top": 1, "c_slices": 8}, 8),
+    ({"has_add": 1}, {"src": 300}, 9),
+    # Lanes read one word a slice.
+    ({"blocks": 8}, {"op": Op.LANE, "c_slices": 1, "kernel_w": 8, "in_w": 8, "pixel_words": 1}, 7),
+], ids=str)
+def test_bound(before, after, early):
+    assert early_start(DEFAULT, replace(DENSE, **before), replace(NEXT, **after)) == early
+
+
+def test_blocks_share_a_word_when_lanes_are_fewer_than_its_bytes():
+    """Four blocks to a word: the last block's write hits the first word again."""
+    before = replace(DENSE, blocks=4, c_slices=2, out_pixel_words=1)
+    assert early_start(NARROW, before, NEXT) == 0
+    assert early_start(NARROW, replace(before, blocks=5, out_pixel_words=2), NEXT) == 1
+
+
+@pytest.mark.parametrize("beside", [Op.END, Op.DOT])
+def test_end_and_first_instruction_are_left_alone(beside):
+    program = with_early_starts(DEFAULT, [replace(DENSE, op=beside), Instruction(op=Op.END)])
+    assert [i.early for i in program] == [0, 0]
+    assert with_early_starts(DEFAULT, []) == ()

@@ -22,6 +22,7 @@ __all__ = [
     "LAYER_CYCLES_LIMIT",
     "SETUP_CYCLES",
     "START_CYCLES",
+    "Expand",
     "Field",
     "Instruction",
     "LayerNote",
@@ -271,6 +272,35 @@ def predicted_total(config: EngineConfig, instructions: Iterable[Instruction]) -
 
 
 @dataclass(frozen=True)
+class Expand:
+    """How the board spreads an input over the windows of the convolution that reads it.
+
+    A first layer of few channels wastes the engine's ``simd`` width at every tap. So the loader
+    writes each arriving byte to every window that uses it, and the layer becomes a 1 x 1
+    convolution: in memory lies a tensor of ``out_h x out_w`` pixels whose channel
+    ``(ky * kernel_w + kx) * c + channel`` is the input at row ``oy * stride_h + ky - pad_top``,
+    column ``ox * stride_w + kx - pad_left``. Bytes outside the image are ``zp``: the host writes
+    them once, when it loads the program, so nothing else may ever lie there.
+    """
+
+    hwc: tuple[int, int, int]  # the input as the convolution sees it, without padding
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    pad_top: int
+    pad_left: int
+    out_h: int
+    out_w: int
+    zp: int
+
+    @property
+    def stored(self) -> tuple[int, int, int]:
+        """Height, width and channels of what lies in memory."""
+        return self.out_h, self.out_w, self.kernel_h * self.kernel_w * self.hwc[2]
+
+
+@dataclass(frozen=True)
 class Port:
     """A tensor that the host writes or reads: unpadded NHWC bytes of one item on the link."""
 
@@ -278,10 +308,16 @@ class Port:
     offset: int  # word address
     hwc: tuple[int, int, int]
     dtype: str  # "int8" | "uint8"
+    expand: Expand | None = None  # of inputs only; None: it lies in memory as it is
 
     @property
     def nbytes(self) -> int:
         return self.hwc[0] * self.hwc[1] * self.hwc[2]
+
+    @property
+    def stored(self) -> tuple[int, int, int]:
+        """Height, width and channels of what lies in memory."""
+        return self.hwc if self.expand is None else self.expand.stored
 
 
 @dataclass(frozen=True)
@@ -405,4 +441,8 @@ class Program:
 
 def _port(p: dict[str, Any]) -> Port:
     h, w, c = (int(v) for v in p["hwc"])
-    return Port(str(p["tensor"]), int(p["offset"]), (h, w, c), str(p["dtype"]))
+    expand = p.get("expand")
+    if expand is not None:
+        values = {k: tuple(v) if k == "hwc" else int(v) for k, v in expand.items()}
+        expand = Expand(**values)
+    return Port(str(p["tensor"]), int(p["offset"]), (h, w, c), str(p["dtype"]), expand)

@@ -65,7 +65,8 @@ class Engine(wiring.Component):
         Cycles from the start pulse to the last byte written; keeps its value until the next start.
     error : Out(1)
         Valid with ``done`` and until the next ``start`` or ``clear``: an invalid instruction, a run
-        past the instruction memory, or a layer that did not finish in its bound.
+        past the instruction memory, an ``idle`` too small or an ``early`` too large for the
+        pipeline, or a layer that did not finish in its bound.
     layer : Out(16)
         Index of the instruction being run; that of the culprit when ``error`` is set.
     counter_addr : In(8)
@@ -134,6 +135,7 @@ class Engine(wiring.Component):
             sequencer.issued.eq(address.finish),
             sequencer.finish.eq(writeback.finish),
             sequencer.overrun.eq(writeback.overrun),
+            sequencer.ended.eq(address.last),
             address.instruction.eq(sequencer.instruction),
             address.load.eq(sequencer.armed),
             address.go.eq(sequencer.go),

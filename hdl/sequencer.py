@@ -63,6 +63,9 @@ class Sequencer(wiring.Component):
         The layer's last bytes are written in the next cycle.
     overrun : In(1)
         The instruction's ``idle`` is too small.
+    ended : In(1)
+        The last slice of a pixel was issued in the cycle before; while the layer before is not
+        done, that is an error: the instruction's ``early`` is too large.
     flush : Out(1)
         Empty the pipeline.
     """
@@ -97,6 +100,7 @@ class Sequencer(wiring.Component):
             "issued": In(1),
             "finish": In(1),
             "overrun": In(1),
+            "ended": In(1),
             "flush": Out(1),
         })
 
@@ -182,10 +186,13 @@ class Sequencer(wiring.Component):
         # Ends of a run.
         stuck = active & elapsed[self.cycles_limit.bit_length() - 1]
         broken = held & is_invalid & ~active
+        premature = self.ended & overlapping
         fault = Signal()
-        m.d.sync += fault.eq(busy & ~fault & (stuck | self.overrun | broken))
+        m.d.sync += fault.eq(busy & ~fault & (stuck | self.overrun | broken | premature))
         with m.If(busy & broken):
             m.d.sync += layer_index.eq(index)
+        with m.Elif(busy & premature):
+            m.d.sync += layer_index.eq(begun_index)
         m.d.sync += done.eq(0)
         with m.If(busy):
             m.d.sync += cycles.eq(cycles + 1)

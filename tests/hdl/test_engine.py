@@ -482,6 +482,12 @@ def test_too_few_idle_cycles_are_an_error():
     failing([replace(config_layer, idle=0), END], 0)
 
 
+def test_too_early_start_is_an_error():
+    """Write-back serves one layer at a time; the engine does not trust the program with that."""
+    short = matrix(TINY, blocks=1, c_slices=1, early=15)
+    failing([short, short, short, END], 1)
+
+
 def test_stuck_layer_is_an_error():
     failing([matrix(TINY), conv(TINY, out_h=3, out_w=200), END], 1, cycles_limit=256)
 

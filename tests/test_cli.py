@@ -195,6 +195,7 @@ def test_boards_and_doctor_and_version(trivet: Any) -> None:
         (("compile", "in.npz", "-o", "x.trivet"), "not an ONNX"),
         (("compile", MODEL, "-o", "x.trivet"), "--calibrate DATA.npz"),
         (("compile", MODEL), "no output given"),
+        (("compile", MODEL, "-o", "gone/x.trivet"), "its folder does not exist"),
         (("compile", MODEL, "-o", "x.trivet", "--pin", "conv"), "must have the form NODE=DEVICE"),
         (("compile", MODEL, "-o", "x.trivet", "--pin", "a=b"), "device 'b' is not there"),
         (("compile", MODEL, "-o", "x.trivet", "--board", "x"), "board 'x' is not known"),

@@ -1,24 +1,29 @@
-"""Exact plans over topological orders: a label-setting dynamic programme.
+"""Exact plans over topological orders: a dynamic programme inside a search for the bottleneck.
 
 Family searched: the units of one topological order are cut into runs; every FPGA owns at most one
-run, the rest goes to CPUs unit by unit. A state is (position, set of FPGAs used); a label is a
-vector of loads (the largest FPGA load, each CPU's, each shared link's, limited memories), and only
-labels that no other dominates are kept. The best label at the end is the optimum of the family, so
-it is its own lower bound. Where the number of labels must be cut (several CPUs), the bound comes
-from a relaxation in which the CPUs share their work perfectly.
+run, the rest goes to CPUs unit by unit. For a bound Z on the FPGAs' loads, the programme finds the
+least load of the CPUs (and shared links): a state is (position, set of FPGAs used), a label is a
+vector of loads (each CPU's, each shared link's, limited memories), and only labels that no other
+dominates are kept; with one CPU that is one label a state. That least load falls as Z grows, so
+bisection over the loads that FPGA runs can have finds the optimum of the family, which is its own
+lower bound.
+Where the number of labels must be cut (several CPUs), the bound comes from a relaxation in which
+the CPUs share their work perfectly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from .problem import Machine, Problem, Run, check
 
 __all__ = ["Solution", "orders", "solve"]
 
-MAX_LABELS = 2_000  # kept per state; beyond, the weakest are dropped and the bound is relaxed
+MAX_LABELS = 500  # kept per state; beyond, the weakest are dropped and the bound is relaxed
+INFINITE = float("inf")
 
 
 class _Label(NamedTuple):
@@ -31,9 +36,8 @@ class _Label(NamedTuple):
 
 class _Interval(NamedTuple):
     stop: int
-    compute: float
-    received: float
-    sent: float
+    load: float  # of the FPGA, as the objective counts it
+    moved: float  # seconds on its link
     macs: int
 
 
@@ -97,10 +101,10 @@ def solve(problem: Problem) -> Solution:
     if problem.place == "fpga":
         goal = max(search.most_macs() for search in searches)
         if goal < 0:
-            return Solution((), float("inf"), float("inf"), True)
-    bound = float("inf")
+            return Solution((), INFINITE, INFINITE, True)
+    bound = INFINITE
     proven = True
-    if goal is not None and all(s._labels(goal)[0] is None for s in searches):
+    if goal is not None and all(s.best(goal)[0] is None for s in searches):
         goal = None  # a CPU's memory forbids the most MACs: the plain optimum is what is left
     for search in searches:
         found = search.run(goal)
@@ -109,23 +113,26 @@ def solve(problem: Problem) -> Solution:
         if found.runs and (best is None or found.objective < best.objective):
             best = found
     if best is None:
-        return Solution((), float("inf"), bound, proven)
+        return Solution((), INFINITE, bound, proven)
     return replace(best, lower_bound=min(bound, best.objective), proven=proven)
 
 
 class _Search:
-    """One topological order: the units are renumbered along it."""
+    """One topological order, its intervals on FPGAs and what can be reached."""
 
     def __init__(self, problem: Problem, order: Sequence[int]) -> None:
         self.problem = problem
         self.order = tuple(order)
         self.n = len(order)
+        self.latency = problem.objective == "latency"
         self.cpus = [m for m in problem.machines if m.kind == "cpu"]
         self.boards = [m for m in problem.machines if m.kind == "fpga"]
         self.groups = sorted(
             {m.channel.group for m in self.boards if m.channel and m.channel.group is not None}
         )
         self.limited = [m for m in self.cpus if m.memory_limit is not None]
+        # Loads of a label come first: the sum for latency, else CPUs and shared links.
+        self.loads = 1 if self.latency else len(self.cpus) + len(self.groups)
         self.reads: list[list[int]] = [[] for _ in order]
         self.writes: list[list[int]] = [[] for _ in order]
         for k, value in enumerate(problem.values):
@@ -137,7 +144,7 @@ class _Search:
             [list(self._intervals(m, start)) for start in range(self.n)] for m in self.boards
         ]
 
-    # -- intervals of an FPGA -----------------------------------------------------------------
+    # Intervals of an FPGA
 
     def _intervals(self, machine: Machine, start: int) -> Iterator[_Interval]:
         """Valid runs on an FPGA that begin at ``start``, grown one unit at a time."""
@@ -145,9 +152,10 @@ class _Search:
         channel = machine.channel
         assert channel is not None
         misfits = p.misfits.get(machine.name, ())
-        entered: dict[int, int] = {}  # value -> how many inner units read it
-        pending: dict[int, int] = {}  # value made inside -> readers still outside
-        compute = 0.0
+        sizes = {len(units) for name, units in p.exact if name == machine.name}
+        entered: set[int] = set()
+        pending: dict[int, int] = {}  # value made inside and still read outside -> readers left
+        compute = received = 0.0
         macs = 0
         members: set[int] = set()
         for stop in range(start + 1, self.n + 1):
@@ -164,26 +172,36 @@ class _Search:
                 value = p.values[k]
                 if value.producer is not None and value.producer in members:
                     pending[k] -= 1
-                else:
-                    entered[k] = entered.get(k, 0) + (u in p.inner)
+                    if pending[k] == 0 and not value.is_output:
+                        del pending[k]
+                    continue
+                # What enters stays: a barred value, or one that a reordering view reads, ends it.
+                if value.barred is not None or u in p.inner:
+                    return
+                if k not in entered:
+                    entered.add(k)
+                    received += channel.seconds(value.nbytes)
             for k in self.writes[u]:
-                pending[k] = len(set(p.values[k].consumers))
-            leaving = [k for k, left in pending.items() if left or p.values[k].is_output]
-            # What enters stays: a barred value, or one that a reordering view reads, ends it all.
-            if any(p.values[k].barred is not None or inner for k, inner in entered.items()):
-                return
-            if any(
-                p.values[k].barred is not None or p.values[k].producer in p.inner for k in leaving
-            ):
+                left = len(set(p.values[k].consumers))
+                if left or p.values[k].is_output:
+                    pending[k] = left
+            if any(p.values[k].barred is not None or p.values[k].producer in p.inner
+                   for k in pending):  # fmt: skip
                 continue
-            received = sum(channel.seconds(p.values[k].nbytes) for k in entered)
-            sent = sum(channel.seconds(p.values[k].nbytes) for k in leaving)
-            exact = p.exact.get((machine.name, frozenset(members)), compute)
-            yield _Interval(stop, exact, received, sent, macs)
+            sent = sum(channel.seconds(p.values[k].nbytes) for k in pending)
+            exact = compute
+            if len(members) in sizes:
+                exact = p.exact.get((machine.name, frozenset(members)), compute)
+            moved = received + sent
+            load = exact + moved
+            if machine.overlap and not self.latency:
+                load = max(exact, received, sent)
+            yield _Interval(stop, load, moved, macs)
 
-    # -- MACs on FPGAs ------------------------------------------------------------------------
+    # MACs on FPGAs
 
-    def _reach(self) -> list[list[int]]:
+    @cached_property
+    def reach(self) -> list[list[int]]:
         """``reach[pos][mask]``: most MACs on FPGAs not in ``mask`` from ``pos`` on; -1 impossible.
 
         Memory limits of CPUs are left out: the figure may be too high where there are some.
@@ -207,110 +225,162 @@ class _Search:
         return reach
 
     def most_macs(self) -> int:
-        return self._reach()[0][0]
+        return self.reach[0][0]
 
     def _cpu_seconds(self, machine: Machine, u: int) -> float | None:
         if self.problem.pins.get(u, machine.name) != machine.name:
             return None
         return machine.seconds[u]
 
-    # -- labels -------------------------------------------------------------------------------
+    # The search
 
     def run(self, goal: int | None) -> Solution:
         """The optimum; with ``goal``, of the plans that put that many MACs on FPGAs."""
         if goal is not None and self.most_macs() < goal:
-            return Solution((), float("inf"), float("inf"), True)
-        label, cut = self._labels(goal)
+            return Solution((), INFINITE, INFINITE, True)
+        label, _, cut = self.best(goal)
         if label is None:
-            return Solution((), float("inf"), 0.0 if cut else float("inf"), not cut)
+            return Solution((), INFINITE, 0.0 if cut else INFINITE, not cut)
         runs = self._runs(label)
         verdict = check(self.problem, runs)
         if verdict.violations:
             raise AssertionError(f"planner: a plan broke its own rules: {verdict.violations[0]}")
         bound = verdict.objective
         if cut:
-            relaxed, _ = _Search(_relaxed(self.problem), self.order)._labels(goal)
-            bound = min(bound, 0.0 if relaxed is None else self._value(relaxed.vector))
+            _, relaxed, _ = _Search(_relaxed(self.problem), self.order).best(goal)
+            bound = min(bound, relaxed)
         return Solution(runs, verdict.objective, bound, not cut)
 
-    def _value(self, vector: tuple[float, ...]) -> float:
-        loads = vector[: len(vector) - len(self.limited)] if self.limited else vector
-        return sum(loads) if self.problem.objective == "latency" else max(loads)
+    def best(self, goal: int | None) -> tuple[_Label | None, float, bool]:
+        """Best label, its objective, and whether labels were dropped on the way."""
+        if self.latency:
+            label, value, cut = self._labels(goal, INFINITE)
+            return label, value, cut
+        loads = {0.0} | {i.load for rows in self.intervals for row in rows for i in row}
+        limits = sorted(loads)
+        found: tuple[_Label | None, float] = (None, INFINITE)
+        cut = False
+        low, high = 0, len(limits) - 1
+        while low <= high:
+            middle = (low + high) // 2
+            label, rest, dropped = self._labels(goal, limits[middle], found[1])
+            cut = cut or dropped
+            value = max(rest, self._board_load(label)) if label is not None else INFINITE
+            if label is not None and value < found[1]:
+                found = label, value
+            if rest <= limits[middle]:
+                high = middle - 1
+            else:
+                low = middle + 1
+        return (*found, cut)
 
-    def _labels(self, goal: int | None) -> tuple[_Label | None, bool]:
-        p = self.problem
-        latency = p.objective == "latency"
+    def _board_load(self, label: _Label) -> float:
+        """The largest FPGA load on the way to a label."""
+        worst = 0.0
+        names = {m.name: d for d, m in enumerate(self.boards)}
+        at: _Label | None = label
+        while at is not None and at.parent is not None:
+            if at.machine in names:
+                rows = self.intervals[names[at.machine]][at.start]
+                worst = max(worst, next(i.load for i in rows if i.stop == at.stop))
+            at = at.parent
+        return worst
+
+    def _labels(
+        self, goal: int | None, limit: float, known: float = INFINITE
+    ) -> tuple[_Label | None, float, bool]:
+        """Least load of CPUs and shared links (latency: of all) with FPGA loads up to ``limit``.
+
+        Labels above ``known``, the objective of a plan that was found, are of no use.
+        """
         fronts: list[dict[int, list[_Label]]] = [{} for _ in range(self.n + 1)]
-        width = 1 + len(self.cpus) + len(self.groups) + len(self.limited)
-        fronts[0][0] = [_Label((0.0,) * width, None, "", 0, 0)]
-        reach = self._reach() if goal is not None else None
+        fronts[0][0] = [_Label((0.0,) * (self.loads + len(self.limited)), None, "", 0, 0)]
+        reach = None if goal is None else self.reach
         gained: dict[tuple[int, int], int] = {(0, 0): 0}
         cut = False
         for pos in range(self.n):
             u = self.order[pos]
-            for mask, labels in fronts[pos].items():
-                kept, dropped = _pareto(labels, latency, len(self.limited))
+            here, fronts[pos] = fronts[pos], {}
+            for mask, labels in here.items():
+                useful = [x for x in labels if max(x.vector[: self.loads]) <= known]
+                kept, dropped = _pareto(useful)
+                if not kept:
+                    continue
                 cut = cut or dropped
-                made = gained[pos, mask] if reach is not None else 0
-                for c, machine in enumerate(self.cpus):
-                    seconds = self._cpu_seconds(machine, u)
-                    if seconds is None:
-                        continue
-                    if reach is not None:
-                        rest = reach[pos + 1][mask]
-                        if rest < 0 or made + rest != goal:
-                            continue
+                made = 0
+                if reach is not None and goal is not None:
+                    made = gained[pos, mask]
+                    if reach[pos + 1][mask] >= 0 and made + reach[pos + 1][mask] == goal:
                         gained[pos + 1, mask] = made
-                    for label in kept:
-                        vector = list(label.vector)
-                        vector[1 + c] += seconds
-                        if not self._add_memory(vector, machine, u):
-                            continue
-                        fronts[pos + 1].setdefault(mask, []).append(
-                            _Label(tuple(vector), label, machine.name, pos, pos + 1)
-                        )
+                        self._on_cpu(fronts, kept, pos, mask, u)
+                else:
+                    self._on_cpu(fronts, kept, pos, mask, u)
                 for d, machine in enumerate(self.boards):
                     if mask >> d & 1:
                         continue
+                    bits = mask | 1 << d
                     for interval in self.intervals[d][pos]:
-                        bits = mask | 1 << d
+                        if interval.load > limit:
+                            continue
+                        stop = interval.stop
                         if reach is not None:
-                            rest = reach[interval.stop][bits]
+                            rest = reach[stop][bits]
                             if rest < 0 or made + interval.macs + rest != goal:
                                 continue
-                            gained[interval.stop, bits] = made + interval.macs
+                            gained[stop, bits] = made + interval.macs
+                        front = fronts[stop].setdefault(bits, [])
                         for label in kept:
-                            loads = self._with_interval(label.vector, machine, interval, latency)
-                            fronts[interval.stop].setdefault(bits, []).append(
-                                _Label(loads, label, machine.name, pos, interval.stop)
-                            )
+                            vector = self._with_interval(label.vector, machine, interval)
+                            if not self.single:
+                                front.append(_Label(vector, label, machine.name, pos, stop))
+                            elif not front or vector < front[0].vector:
+                                front[:] = [_Label(vector, label, machine.name, pos, stop)]
         ends = [label for labels in fronts[self.n].values() for label in labels]
         if not ends:
-            return None, cut
-        return min(ends, key=lambda x: (self._value(x.vector), sum(x.vector))), cut
+            return None, INFINITE, cut
+        label = min(ends, key=lambda x: (max(x.vector[: self.loads]), sum(x.vector)))
+        return label, max(label.vector[: self.loads]), cut
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether labels have one load only, so that one label a state is enough."""
+        return self.loads + len(self.limited) == 1
+
+    def _on_cpu(
+        self, fronts: list[dict[int, list[_Label]]], kept: list[_Label], pos: int, mask: int, u: int
+    ) -> None:
+        for c, machine in enumerate(self.cpus):
+            seconds = self._cpu_seconds(machine, u)
+            if seconds is None:
+                continue
+            at = 0 if self.latency else c
+            front = fronts[pos + 1].setdefault(mask, [])
+            for label in kept:
+                vector = list(label.vector)
+                vector[at] += seconds
+                if not self._add_memory(vector, machine, u):
+                    continue
+                if not self.single:
+                    front.append(_Label(tuple(vector), label, machine.name, pos, pos + 1))
+                elif not front or vector[0] < front[0].vector[0]:
+                    front[:] = [_Label(tuple(vector), label, machine.name, pos, pos + 1)]
 
     def _with_interval(
-        self, vector: tuple[float, ...], machine: Machine, interval: _Interval, latency: bool
+        self, vector: tuple[float, ...], machine: Machine, interval: _Interval
     ) -> tuple[float, ...]:
-        changed = list(vector)
-        both = interval.received + interval.sent
-        if latency:
-            changed[0] += interval.compute + both
-            return tuple(changed)
-        if machine.overlap:
-            load = max(interval.compute, interval.received, interval.sent)
-        else:
-            load = interval.compute + both
-        changed[0] = max(changed[0], load)
+        if self.latency:
+            return (vector[0] + interval.load, *vector[1:])
         assert machine.channel is not None
-        if machine.channel.group is not None:
-            changed[1 + len(self.cpus) + self.groups.index(machine.channel.group)] += both
+        if machine.channel.group is None:
+            return vector
+        changed = list(vector)
+        changed[len(self.cpus) + self.groups.index(machine.channel.group)] += interval.moved
         return tuple(changed)
 
     def _add_memory(self, vector: list[float], machine: Machine, u: int) -> bool:
         if machine.memory_limit is None:
             return True
-        k = len(vector) - len(self.limited) + self.limited.index(machine)
+        k = self.loads + self.limited.index(machine)
         vector[k] += self.problem.memory[u]
         return vector[k] <= machine.memory_limit
 
@@ -330,25 +400,25 @@ class _Search:
         return tuple(runs)
 
 
-def _pareto(labels: list[_Label], latency: bool, limited: int) -> tuple[list[_Label], bool]:
-    """Labels that no other dominates, and whether some of those had to be dropped as well.
-
-    For the latency objective loads only count as their sum, so they are folded for the comparison.
-    """
-
-    def key(vector: tuple[float, ...]) -> tuple[float, ...]:
-        split = len(vector) - limited
-        return (sum(vector[:split]), *vector[split:]) if latency else vector
-
-    rows = sorted(((key(x.vector), k) for k, x in enumerate(labels)), key=lambda r: r)
-    kept: list[tuple[tuple[float, ...], int]] = []
-    for vector, k in rows:
-        if not any(all(a <= b for a, b in zip(v, vector, strict=True)) for v, _ in kept):
-            kept.append((vector, k))
-    dropped = len(kept) > MAX_LABELS
-    if dropped:
-        kept = sorted(kept, key=lambda r: (max(r[0]), r))[:MAX_LABELS]
-    return [labels[k] for _, k in kept], dropped
+def _pareto(labels: list[_Label]) -> tuple[list[_Label], bool]:
+    """Labels that no other dominates, and whether some of those had to be dropped as well."""
+    if len(labels) <= 1:
+        return labels, False
+    rows = sorted(labels, key=lambda x: x.vector)
+    size = len(rows[0].vector)
+    kept: list[_Label] = []
+    for row in rows:
+        if size <= 2:  # sorted: the last one kept is the best in the other load
+            dominated = bool(kept) and kept[-1].vector[-1] <= row.vector[-1]
+        else:
+            dominated = any(
+                all(a <= b for a, b in zip(k.vector, row.vector, strict=True)) for k in kept
+            )
+        if not dominated:
+            kept.append(row)
+    if len(kept) <= MAX_LABELS:
+        return kept, False
+    return sorted(kept, key=lambda x: (max(x.vector), x.vector))[:MAX_LABELS], True
 
 
 def _relaxed(problem: Problem) -> Problem:

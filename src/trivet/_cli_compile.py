@@ -75,6 +75,8 @@ def compile_command(
 
     if out is None and stop_after in (None, "bundle"):
         raise Fault("no output given; name one with -o OUT.trivet, or use --stop-after STEP")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Fault(f"{out}: its folder does not exist; make it, or choose another one")
     options = Options(devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream)
     done = _compile(model, out, options, verify=True, as_json=as_json)
     if as_json:

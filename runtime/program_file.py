@@ -14,7 +14,7 @@ from typing import Any
 
 from .link.frame import Space
 
-__all__ = ["LayerInfo", "PortInfo", "ProgramFile", "ProgramFileError"]
+__all__ = ["ExpandInfo", "LayerInfo", "PortInfo", "ProgramFile", "ProgramFileError"]
 
 VERSION = 1
 INSTRUCTION_BYTES = 64
@@ -34,6 +34,33 @@ class ProgramFileError(ValueError):
 
 
 @dataclass(frozen=True)
+class ExpandInfo:
+    """An input that the board spreads over the windows of the convolution that reads it.
+
+    In memory lie ``out_h x out_w`` pixels of ``kernel_h * kernel_w * c`` channels; the byte of
+    kernel row ky, column kx and channel k is the input's at row ``oy * stride_h + ky - pad_top``,
+    column ``ox * stride_w + kx - pad_left``. Outside the image it is ``zp``, which is written when
+    the program is loaded and never again.
+    """
+
+    hwc: tuple[int, int, int]
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    pad_top: int
+    pad_left: int
+    out_h: int
+    out_w: int
+    zp: int
+
+    @property
+    def stored(self) -> tuple[int, int, int]:
+        """Height, width and channels of what lies in memory."""
+        return self.out_h, self.out_w, self.kernel_h * self.kernel_w * self.hwc[2]
+
+
+@dataclass(frozen=True)
 class PortInfo:
     """A tensor in activation memory: unpadded NHWC bytes of one item on the link."""
 
@@ -41,6 +68,7 @@ class PortInfo:
     offset: int  # word address
     hwc: tuple[int, int, int]
     dtype: str  # "int8" | "uint8"
+    expand: ExpandInfo | None = None  # None: it lies in memory as it is
 
     @property
     def nbytes(self) -> int:
@@ -143,7 +171,28 @@ def _port(value: dict[str, Any]) -> PortInfo:
     h, w, c = (int(v) for v in value["hwc"])
     if min(h, w, c) < 1 or int(value["offset"]) < 0 or value["dtype"] not in ("int8", "uint8"):
         raise ValueError(f"port {value!r}")
-    return PortInfo(str(value["tensor"]), int(value["offset"]), (h, w, c), str(value["dtype"]))
+    expand = None if value.get("expand") is None else _expand(value["expand"], (h, w, c))
+    return PortInfo(
+        str(value["tensor"]), int(value["offset"]), (h, w, c), str(value["dtype"]), expand
+    )
+
+
+def _expand(value: dict[str, Any], port: tuple[int, int, int]) -> ExpandInfo:
+    h, w, c = (int(v) for v in value["hwc"])
+    rest = {name: int(v) for name, v in value.items() if name != "hwc"}
+    found = ExpandInfo((h, w, c), **rest)
+    # What the setup of a request has room for (``link/expand.py``).
+    counts = (*found.hwc, found.out_h, found.out_w, w + found.pad_left, h + found.pad_top)
+    sizes = (found.kernel_h, found.kernel_w, found.stride_h, found.stride_w)
+    if (
+        h * w * c != port[0] * port[1] * port[2]
+        or not all(1 <= v < 1 << 16 for v in counts)
+        or not all(1 <= v < 256 for v in sizes)
+        or not all(0 <= v < 256 for v in (found.pad_top, found.pad_left))
+        or not -128 <= found.zp < 256
+    ):
+        raise ValueError(f"expanded port {value!r}")
+    return found
 
 
 def _layer(value: dict[str, Any]) -> LayerInfo:

@@ -6,6 +6,7 @@ from amaranth import *
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from trivet.hdl.expand import SETUP_BYTES, Expander
 from trivet.hdl.loader import COUNT_BITS, Area, Extent, Loader, Peeker
 
 from .frames import PAYLOAD_BYTES, Frame, Nak, Reply, Type
@@ -16,6 +17,7 @@ BOARD_BYTES = 16
 COUNTERS_MAX = 64   # instructions whose counters fit one frame
 COUNTER_BYTES = 12
 LOAD_HEADER_BYTES = 8
+EXPAND_SPACE = 6    # in LOAD: activation memory by way of the expander
 ARGUMENT_BYTES = 10  # the longest fixed part of a payload (PEEK's)
 
 
@@ -37,7 +39,8 @@ class Controller(wiring.Component):
 
     One request is worked on at a time. While the engine runs, HELLO and RESET are served and every
     other request is refused as BUSY. RESET stops a run: RUN is answered with ``Status.ABORTED``,
-    then RESET with ACK. A request that is refused changes nothing. RUN repeated with the sequence
+    then RESET with ACK. A request that is refused changes nothing; only an expanded LOAD whose
+    setup leads out of the memory has written what lies inside. RUN repeated with the sequence
     number and ticket of the last one that ended is not run again (it may have overwritten its own
     inputs): the answer is given once more.
 
@@ -107,6 +110,7 @@ class Controller(wiring.Component):
 
         m.submodules.extent = extent = Extent(self.config)
         m.submodules.loader = loader = Loader(self.config)
+        m.submodules.expander = expander = Expander(self.config)
         m.submodules.peeker = peeker = Peeker(self.config, self.read_latency)
         m.submodules.greeting = greeting = memory.Memory(shape=8, depth=len(self.greeting), init=self.greeting)
         greeting_port = greeting.read_port()
@@ -152,12 +156,15 @@ class Controller(wiring.Component):
             extent.area.eq(area),
             loader.area.eq(area),
             peeker.area.eq(area),
-            self.write_en.eq(loader.write_en),
-            self.write_space.eq(loader.write_space),
-            self.write_addr.eq(loader.write_addr),
-            self.write_byte.eq(loader.write_byte),
-            self.write_data.eq(loader.write_data),
+            expander.address.eq(area.address),
+            expander.count.eq(area.count - SETUP_BYTES),
+            self.write_en.eq(loader.write_en | expander.write_en),
+            self.write_space.eq(Mux(expander.write_en, 0, loader.write_space)),
+            self.write_addr.eq(Mux(expander.write_en, expander.write_addr, loader.write_addr)),
+            self.write_byte.eq(Mux(expander.write_en, expander.write_byte, loader.write_byte)),
+            self.write_data.eq(Mux(expander.write_en, expander.write_data, loader.write_data)),
             loader.i.payload.eq(self.payload.payload),
+            expander.i.payload.eq(self.payload.payload),
             self.read_en.eq(peeker.read_en),
             self.read_addr.eq(peeker.read_addr),
             peeker.read_data.eq(self.read_data),
@@ -273,7 +280,12 @@ class Controller(wiring.Component):
                             ]
                             answer(Type.ACK)
                     with m.Case(Type.LOAD):
-                        m.next = "EXTENT"
+                        with m.If(load[0:8] != EXPAND_SPACE):
+                            m.next = "EXTENT"
+                        with m.Elif(self.frame.length < LOAD_HEADER_BYTES + SETUP_BYTES):
+                            refuse(Nak.LENGTH)
+                        with m.Else():
+                            m.next = "EXPAND START"
                     with m.Case(Type.PEEK):
                         m.d.sync += [
                             area.space.eq(peek[0:8]),
@@ -339,6 +351,19 @@ class Controller(wiring.Component):
                 ]
                 with m.If(loader.done):
                     answer(Type.ACK)
+            with m.State("EXPAND START"):
+                m.d.comb += expander.start.eq(1)
+                m.next = "EXPAND"
+            with m.State("EXPAND"):
+                m.d.comb += [
+                    expander.i.valid.eq(self.payload.valid),
+                    self.payload.ready.eq(expander.i.ready),
+                ]
+                with m.If(expander.done):
+                    with m.If(expander.refused):
+                        refuse(Nak.RANGE)
+                    with m.Else():
+                        answer(Type.ACK)
             with m.State("HEADER"):
                 m.d.comb += self.header.valid.eq(1)
                 with m.If(self.header.ready):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from trivet.runtime.device import DeviceError
 from trivet.runtime.program_file import ProgramFile, ProgramFileError
 
+from .expand import ExpandLike, expand_requests
 from .frame import (
     COUNTERS_MAX,
     LOAD_BYTES,
@@ -61,6 +62,8 @@ class PortLike(Protocol):
     def hwc(self) -> tuple[int, int, int]: ...
     @property
     def dtype(self) -> str: ...
+    @property
+    def expand(self) -> ExpandLike | None: ...
 
 
 class BoardClient:
@@ -129,6 +132,16 @@ class BoardClient:
             for start in range(0, len(data), step):
                 offset = start // program.word_bytes[space]
                 self._load(space, offset, data[start : start + step])
+        word = program.word_bytes[Space.ACT]
+        for port in program.inputs:
+            if port.expand is not None:
+                # The padding among it stays: nothing else is ever written there.
+                h, w, c = port.expand.stored
+                left, offset = h * w * -(-c // word), port.offset
+                while left:
+                    words = min(left, LOAD_BYTES // word)
+                    self._load(Space.ACT, offset, bytes([port.expand.zp & 0xFF]) * words * word)
+                    left, offset = left - words, offset + words
         self._program = program
         return program
 
@@ -141,11 +154,21 @@ class BoardClient:
                 f"must be {port.dtype} with {h * w * c} items ({h}x{w}x{c})"
             )
         data = np.ascontiguousarray(array).tobytes()
+        if port.expand is not None:
+            word = self.program.word_bytes[Space.ACT]
+            for payload in expand_requests(port.expand, port.offset, word, data):
+                self._request(Type.LOAD, payload, Type.ACK)
+            return
         for offset, start, stop, run in self._pieces(port, LOAD_BYTES):
             self._load(Space.ACT, offset, data[start:stop], run)
 
     def read_tensor(self, port: PortLike) -> npt.NDArray[Any]:
         """Read a tensor: array of shape (h, w, c) and the port's dtype."""
+        if port.expand is not None:
+            raise DeviceError(
+                f"{self.name}: input {port.tensor!r} lies spread over the windows of its "
+                "convolution and cannot be read back; read a layer's output"
+            )
         data = b""
         for offset, start, stop, run in self._pieces(port, PAYLOAD_BYTES):
             request = peek_request(Space.ACT, offset, stop - start, run)

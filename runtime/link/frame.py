@@ -78,7 +78,7 @@ class Nak(enum.IntEnum):
 
 
 class Space(enum.IntEnum):
-    """Memories of the engine; offsets are in words of each."""
+    """Memories of the engine; offsets are in words of each. EXPAND: see ``link/expand.py``."""
 
     ACT = 0
     WGHT = 1
@@ -86,6 +86,7 @@ class Space(enum.IntEnum):
     TABL = 3
     ADDT = 4
     INST = 5
+    EXPAND = 6
 
 
 class FrameError(ValueError):

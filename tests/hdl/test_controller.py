@@ -9,14 +9,17 @@ from cobs import cobs
 from streams import collect, feed, simulate
 from stub_engine import StubEngine
 from trivet.hdl.config import SMALL
+from trivet.hdl.isa import Expand
 from trivet.hdl.loader import memories
 from trivet.hdl.top import Top
+from trivet.runtime.link.expand import expand_requests
 from trivet.runtime.link.frame import (
     Counters, Done, Frame, FrameReader, Hello, Nak, Space, Type, counters_request, load_request,
     peek_request, run_request,
 )
 
 BUILD = bytes(range(100, 132))
+WINDOWS = Expand((3, 3, 2), 2, 2, 1, 1, 0, 0, 2, 2, 0)  # 4 pixels of 8 bytes
 
 
 def ask(*blocks, answers=None, stall_in=0.0, stall_out=0.0, seed=5):
@@ -54,6 +57,27 @@ def test_runs_are_padded_to_words():
     answers, _ = ask(Frame(Type.LOAD, load_request(Space.ACT, 0, data, 3)),
                      Frame(Type.PEEK, peek_request(Space.ACT, 0, 16)))
     assert answers[1].payload == b"\1\2\3\0\4\5\6\0\7\10\11\0\12\13\14\0"
+
+
+@pytest.mark.parametrize(("stall_in", "stall_out"), [(0.0, 0.0), (0.3, 0.2)])
+def test_an_expanded_tensor_lies_window_by_window(stall_in, stall_out):
+    """Every request is sent twice, and a RESET stands in the middle."""
+    data = bytes(range(1, 19))
+    first, second = (Frame(Type.LOAD, r) for r in expand_requests(WINDOWS, 7, 4, data, 11))
+    answers, _ = ask(second, first, Frame(Type.RESET), first, second, second,
+                     Frame(Type.PEEK, peek_request(Space.ACT, 6, 40)), stall_in=stall_in, stall_out=stall_out)
+    assert [f.type for f in answers[:-1]] == [Type.ACK] * 6
+    rows = [data[6 * y + 2 * x:][:4] for y in range(3) for x in range(2)]
+    windows = b"".join(rows[k] + rows[k + 2] for k in range(4))
+    assert answers[-1].payload == bytes(4) + windows + bytes(4)
+
+
+def test_expanded_and_plain_loads_alternate():
+    (spread,) = expand_requests(WINDOWS, 2, 4, bytes(range(1, 19)))
+    answers, _ = ask(Frame(Type.LOAD, load_request(Space.ACT, 0, b"abcd")), Frame(Type.LOAD, spread),
+                     Frame(Type.LOAD, load_request(Space.ACT, 1, b"efgh")),
+                     Frame(Type.PEEK, peek_request(Space.ACT, 0, 12)))
+    assert answers[-1].payload == b"abcdefgh\1\2\3\4"
 
 
 def test_longest_frames_pass():
@@ -111,7 +135,12 @@ def test_counters_come_in_order():
     (Frame(Type.HELLO, b"x"), Nak.LENGTH),
     (Frame(Type.RUN, bytes(7)), Nak.LENGTH),
     (Frame(Type.LOAD, bytes(7)), Nak.LENGTH),
-    (Frame(Type.LOAD, load_request(6, 0, b"x")), Nak.RANGE),
+    (Frame(Type.LOAD, load_request(7, 0, b"x")), Nak.RANGE),
+    (Frame(Type.LOAD, load_request(Space.EXPAND, 0, bytes(38))), Nak.LENGTH),
+    (Frame(Type.LOAD, load_request(Space.EXPAND, 0, bytes(39))), Nak.RANGE),
+    (Frame(Type.LOAD, load_request(Space.EXPAND, 0, bytes(1016))), Nak.RANGE),
+    (Frame(Type.LOAD, next(expand_requests(WINDOWS, 3068, 4, bytes(18)))), Nak.RANGE),
+    (Frame(Type.LOAD, next(expand_requests(WINDOWS, 1 << 16, 4, bytes(18)))), Nak.RANGE),
     (Frame(Type.LOAD, load_request(Space.ACT, 3072, b"x")), Nak.RANGE),
     (Frame(Type.LOAD, load_request(Space.ACT, 3070, bytes(9))), Nak.RANGE),
     (Frame(Type.LOAD, load_request(Space.ACT, 3070, bytes(3), run=1)), Nak.RANGE),

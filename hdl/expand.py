@@ -1,0 +1,237 @@
+"""Spreads an arriving tensor over the windows of a convolution (im2col), byte by byte."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from .loader import COUNT_BITS
+
+__all__ = ["SETUP_BYTES", "Expander", "Setup"]
+
+# What goes ahead of the bytes in every request, so that nothing is kept between two of them: each
+# can be repeated, and they may come in any order. ``step`` and ``tap`` are bytes modulo 2^24.
+Setup = data.StructLayout({
+    # The same for the whole tensor.
+    "channels": 16,      # bytes of an arriving pixel
+    "columns": 16,       # pixels of an arriving row
+    "out_h": 16,         # windows
+    "out_w": 16,
+    "kernel_h": 8,
+    "kernel_w": 8,
+    "stride_h": 8,
+    "stride_w": 8,
+    "pad_phase": 8,      # pad_left % stride_w
+    "pad_column": 8,     # pad_left // stride_w
+    "tap_x": 24,         # from a byte's place in one window to its place in the window on the left
+    "tap_y": 24,         # ... in the window above
+    "step_column": 24,   # from a pixel's last byte to the next pixel, whose window is the next one
+    "step_row": 24,      # from a row's last byte to the next row
+    "step_rows": 24,     # ... whose windows are the next ones
+    # Of the first byte: what is left of its pixel and row (it is counted), and the last window that
+    # holds it with its place there. That window may lie beyond the last there is.
+    "channels_left": 16,
+    "columns_left": 16,
+    "column": 16,
+    "phase_x": 8,
+    "row": 16,
+    "phase_y": 8,
+})
+SETUP_BYTES = Setup.size // 8
+
+
+class Expander(wiring.Component):
+    """Takes a :data:`Setup` and bytes of a tensor; writes each to all windows that hold it.
+
+    A byte costs one cycle and one for each window, ``ceil(kernel / stride)`` of them in either
+    direction. Windows to the left and above are found by running sums: a step to the left takes
+    the byte ``stride`` kernel columns to the right, ``tap_x`` bytes away. Windows beyond the last
+    row or column take a cycle and write nothing. Nothing outside the memory is written, whatever
+    the setup says.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Gives the geometry of the activation memory.
+
+    Members
+    -------
+    start : :py:`In(1)`, address : :py:`In(32)`, count : :py:`In(COUNT_BITS)`
+        Pulse; where the first byte lies in the window ``row``, ``column``, in bytes from the start
+        of the memory, modulo 2^24; how many bytes come after the setup. Both stay until ``done``.
+    i : :py:`In(stream.Signature(8))`
+        Setup, then bytes.
+    write_en, write_addr, write_byte, write_data : Out
+        The engine's write port to its activation memory.
+    done : :py:`Out(1)`, refused : :py:`Out(1)`
+        The last byte is in its memory; with it, whether the setup was invalid (nothing was
+        written) or led out of the memory (what lay inside was).
+    """
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "start": In(1),
+            "address": In(32),
+            "count": In(COUNT_BITS),
+            "i": In(stream.Signature(8)),
+            "write_en": Out(1),
+            "write_addr": Out(16),
+            "write_byte": Out(8),
+            "write_data": Out(8),
+            "done": Out(1),
+            "refused": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        byte_bits = exact_log2(self.config.word_bytes)
+        place_bits = byte_bits + 16
+
+        setup = Signal(Setup)
+        missing = Signal(range(SETUP_BYTES + 1))
+        left = Signal(COUNT_BITS)
+
+        # The byte at hand, and its window at hand.
+        here = Signal(place_bits, reset_less=True)    # in the last window that holds it
+        byte = Signal(8, reset_less=True)
+        line = Signal(place_bits, reset_less=True)    # in the last window of the row of windows
+        place = Signal(place_bits, reset_less=True)
+        column = Signal(16, reset_less=True)
+        row = Signal(16, reset_less=True)
+        kernel_x = Signal(9, reset_less=True)
+        kernel_y = Signal(9, reset_less=True)
+
+        next_x = Signal(9)
+        next_y = Signal(9)
+        is_window = Signal()
+        is_inside = Signal()
+        m.d.comb += [
+            next_x.eq(kernel_x + setup.stride_w),
+            next_y.eq(kernel_y + setup.stride_h),
+            is_window.eq((kernel_x < setup.kernel_w) & (column < setup.out_w)
+                         & (kernel_y < setup.kernel_h) & (row < setup.out_h)),
+            is_inside.eq(place[byte_bits:] < self.config.act_words),
+        ]
+
+        # How the next byte lies to this one; registered, a byte takes two cycles at least.
+        step = Signal(place_bits, reset_less=True)
+        is_pixel_end = Signal()
+        is_row_end = Signal()
+        is_next_column = Signal()
+        is_next_row = Signal()
+        m.d.comb += [
+            is_pixel_end.eq(setup.channels_left == 1),
+            is_row_end.eq(is_pixel_end & (setup.columns_left == 1)),
+            is_next_column.eq(setup.phase_x + 1 == setup.stride_w),
+            is_next_row.eq(setup.phase_y + 1 == setup.stride_h),
+        ]
+
+        m.d.sync += self.write_en.eq(0)
+        with m.FSM():
+            with m.State("IDLE"):
+                m.d.sync += [
+                    missing.eq(SETUP_BYTES),
+                    left.eq(self.count),
+                    here.eq(self.address),
+                    self.refused.eq(0),
+                ]
+                with m.If(self.start):
+                    m.next = "SETUP"
+            with m.State("SETUP"):
+                m.d.comb += self.i.ready.eq(1)
+                with m.If(self.i.valid):
+                    m.d.sync += [
+                        setup.eq(Cat(setup.as_value()[8:], self.i.payload)),
+                        missing.eq(missing - 1),
+                    ]
+                    with m.If(missing == 1):
+                        m.next = "CHECK"
+            with m.State("CHECK"):
+                # A stride of 0 would never leave a window; the rest only wastes time.
+                with m.If((setup.stride_h == 0) | (setup.stride_w == 0)
+                          | (setup.channels_left == 0) | (setup.columns_left == 0)):
+                    m.d.sync += [
+                        self.refused.eq(1),
+                        left.eq(0),
+                    ]
+                m.next = "BYTE"
+            with m.State("BYTE"):
+                with m.If(left == 0):
+                    # The last write was registered and is being done.
+                    m.d.comb += self.done.eq(1)
+                    m.next = "IDLE"
+                with m.Else():
+                    m.d.comb += self.i.ready.eq(1)
+                    m.d.sync += [
+                        byte.eq(self.i.payload),
+                        line.eq(here),
+                        place.eq(here),
+                        column.eq(setup.column),
+                        row.eq(setup.row),
+                        kernel_x.eq(setup.phase_x),
+                        kernel_y.eq(setup.phase_y),
+                        step.eq(1),
+                    ]
+                    with m.If(is_row_end):
+                        m.d.sync += step.eq(Mux(is_next_row, setup.step_rows, setup.step_row))
+                    with m.Elif(is_pixel_end & is_next_column):
+                        m.d.sync += step.eq(setup.step_column)
+                    with m.If(self.i.valid):
+                        m.next = "WINDOW"
+            with m.State("WINDOW"):
+                m.d.sync += [
+                    self.write_en.eq(is_window & is_inside),
+                    self.write_addr.eq(place[byte_bits:]),
+                    self.write_byte.eq(place[:byte_bits]),
+                    self.write_data.eq(byte),
+                ]
+                with m.If(is_window & ~is_inside):
+                    m.d.sync += self.refused.eq(1)
+                with m.If((next_x < setup.kernel_w) & (column != 0)):
+                    m.d.sync += [
+                        place.eq(place + setup.tap_x),
+                        kernel_x.eq(next_x),
+                        column.eq(column - 1),
+                    ]
+                with m.Elif((next_y < setup.kernel_h) & (row != 0)):
+                    m.d.sync += [
+                        line.eq(line + setup.tap_y),
+                        place.eq(line + setup.tap_y),
+                        kernel_x.eq(setup.phase_x),
+                        column.eq(setup.column),
+                        kernel_y.eq(next_y),
+                        row.eq(row - 1),
+                    ]
+                with m.Else():
+                    m.d.sync += [
+                        left.eq(left - 1),
+                        here.eq(here + step),
+                        setup.channels_left.eq(setup.channels_left - 1),
+                    ]
+                    with m.If(is_pixel_end):
+                        m.d.sync += [
+                            setup.channels_left.eq(setup.channels),
+                            setup.columns_left.eq(setup.columns_left - 1),
+                            setup.phase_x.eq(setup.phase_x + 1),
+                        ]
+                        with m.If(is_next_column):
+                            m.d.sync += [
+                                setup.phase_x.eq(0),
+                                setup.column.eq(setup.column + 1),
+                            ]
+                    with m.If(is_row_end):
+                        m.d.sync += [
+                            setup.columns_left.eq(setup.columns),
+                            setup.phase_x.eq(setup.pad_phase),
+                            setup.column.eq(setup.pad_column),
+                            setup.phase_y.eq(setup.phase_y + 1),
+                        ]
+                        with m.If(is_next_row):
+                            m.d.sync += [
+                                setup.phase_y.eq(0),
+                                setup.row.eq(setup.row + 1),
+                            ]
+                    m.next = "BYTE"
+
+        return m

@@ -1,0 +1,71 @@
+"""The runtime reads what the compiler's side writes, and refuses anything else."""
+
+import pytest
+
+from trivet.hdl.config import SMALL
+from trivet.hdl.isa import Instruction, LayerNote, Op, Port, Program
+from trivet.runtime.link.frame import Space
+from trivet.runtime.program_file import ProgramFile, ProgramFileError
+
+PORT = Port("x", 3, (2, 1, 5), "int8")
+PROGRAM = Program(
+    SMALL,
+    (Instruction(), Instruction(op=Op.END)),
+    bytes(range(32)),
+    bytes(range(16)),
+    bytes(256),
+    bytes(2048),
+    (PORT,),
+    (Port("y", 9, (1, 1, 4), "uint8"),),
+    (LayerNote(0, "conv", ("a", "b"), PORT, 100, 40, 2),),
+)
+IMAGE = PROGRAM.to_bytes()
+
+
+def test_everything_a_runtime_needs_is_read() -> None:
+    found = ProgramFile.from_bytes(IMAGE)
+    assert found.config == SMALL.to_dict()
+    assert found.config_sha256 == SMALL.sha256
+    assert found.instructions == 2
+    assert found.memories == {
+        Space.INST: b"".join(i.encode() for i in PROGRAM.instructions),
+        Space.WGHT: PROGRAM.weights,
+        Space.PARM: PROGRAM.params,
+        Space.TABL: PROGRAM.tables,
+        Space.ADDT: PROGRAM.addends,
+    }
+    (port,) = found.inputs
+    assert (port.tensor, port.offset, port.hwc, port.dtype) == ("x", 3, (2, 1, 5), "int8")
+    assert port.nbytes == 10
+    (layer,) = found.layers
+    assert (layer.unit, layer.nodes, layer.cycles, layer.stalls) == ("conv", ("a", "b"), 40, 2)
+
+
+def test_word_sizes_are_those_of_the_hardware() -> None:
+    from trivet.hdl.loader import memories
+
+    assert tuple(ProgramFile.from_bytes(IMAGE).word_bytes[Space(k)] for k in range(6)) == tuple(
+        memory.word_bytes for memory in memories(SMALL)
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "text"),
+    [
+        (b"", "no TRVP header"),
+        (b"PK" + IMAGE[2:], "no TRVP header"),
+        (IMAGE[:4] + b"\x09" + IMAGE[5:], "version 9, this release reads 1"),
+        (IMAGE[:50], "truncated section table"),
+        (IMAGE[:-1], "section META is truncated or damaged"),
+        (IMAGE.replace(b"WGHT", b"WXYZ"), r"\['WGHT'\] are missing"),
+    ],
+)
+def test_damage_is_named(image: bytes, text: str) -> None:
+    with pytest.raises(ProgramFileError, match=text):
+        ProgramFile.from_bytes(image)
+
+
+def test_no_prefix_of_a_program_passes() -> None:
+    for length in range(0, len(IMAGE), 37):
+        with pytest.raises(ProgramFileError):
+            ProgramFile.from_bytes(IMAGE[:length])

@@ -82,7 +82,7 @@ def link_seconds(
     """Seconds of one transfer: ``latency + bytes / bandwidth``."""
     value = latency_seconds + nbytes / bandwidth_bytes_per_second
     detail = (
-        f"{nbytes} bytes over {name}: {latency_seconds * 1e3:g} ms + bytes / "
-        f"{bandwidth_bytes_per_second:g} B/s"
+        f"{nbytes} bytes over {name}, {latency_seconds * 1e3:g} ms + bytes / "
+        f"{bandwidth_bytes_per_second:g} B/s; {origin}"
     )
     return Cost(value, "s", source, detail)

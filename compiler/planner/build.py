@@ -330,11 +330,11 @@ def _stage_costs(
     config = program.config
     counted = cycles(
         program_cycles(program),
-        f"{FORMULA} over {len(program.layers)} layers, {config.lanes} x {config.simd} engine",
+        f"{program_cycles(program):,} cycles of a {config.lanes} x {config.simd} engine in "
+        f"{len(program.layers)} layers, {FORMULA},",
     )
     link = rig.link_of(stage.device)
     assert link is not None
-    name = f"{link.name} ({link.detail})"
     moved = {
         what: total(
             [
@@ -343,7 +343,8 @@ def _stage_costs(
                     link.bandwidth_bytes_per_second,
                     link.latency_seconds,
                     link.source,
-                    name,
+                    link.name,
+                    link.detail,
                 )
                 for n in names
             ]

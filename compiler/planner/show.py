@@ -106,13 +106,17 @@ def _summary(plan: Plan) -> Text:
 
 
 def _provenance(plan: Plan) -> Text:
+    """A line for each number; what the line before said of the same device is not repeated."""
     lines = []
     for stage in plan.stages:
         for name, cost in stage.costs.items():
+            if cost.unit != "s":
+                continue  # cycles: their seconds follow, with the count
             spread = "" if cost.spread is None else f", spread {100 * cost.spread:.2g} %"
-            value = duration(cost.value) if cost.unit == "s" else f"{cost.value:g} {cost.unit}"
+            detail = cost.detail.partition("; ")[0] if name == "send" else cost.detail
             lines.append(
-                f"  stage {stage.index} {name}: {value} {cost.source}{spread} ({cost.detail})"
+                f"  stage {stage.index} {name}: {duration(cost.value)} {cost.source}{spread} "
+                f"({detail})"
             )
     return Text("where the numbers come from\n" + "\n".join(lines))
 

@@ -37,7 +37,7 @@ def test_cycles_and_bytes_become_seconds() -> None:
     assert at.value == pytest.approx(1e-5)
     assert at.source == "predicted"
     assert "100 MHz (planned)" in at.detail
-    link = link_seconds(300, 3e5, 0.5, "given", "cpu0-fpga0")
+    link = link_seconds(300, 3e5, 0.5, "given", "cpu0-fpga0", "rig file")
     assert link.value == pytest.approx(0.501)
     assert link.source == "given"
 

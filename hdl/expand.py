@@ -86,7 +86,7 @@ class Expander(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         byte_bits = exact_log2(self.config.word_bytes)
-        place_bits = byte_bits + 16
+        place_bits = 24
 
         setup = Signal(Setup)
         missing = Signal(range(SETUP_BYTES + 1))
@@ -148,8 +148,8 @@ class Expander(wiring.Component):
                     with m.If(missing == 1):
                         m.next = "CHECK"
             with m.State("CHECK"):
-                # A stride of 0 would never leave a window; the rest only wastes time.
-                with m.If((setup.stride_h == 0) | (setup.stride_w == 0)
+                # A stride of 0 would never leave a window.
+                with m.If(self.address[24:].any() | (setup.stride_h == 0) | (setup.stride_w == 0)
                           | (setup.channels_left == 0) | (setup.columns_left == 0)):
                     m.d.sync += [
                         self.refused.eq(1),

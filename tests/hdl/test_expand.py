@@ -185,3 +185,11 @@ def test_setup_of_any_byte_continues_that_of_the_first():
             address += step
             expected, now = expand_setup(e, offset, CONFIG.word_bytes, index)
             assert address == expected, (seed, index)
+
+
+def test_addresses_beyond_24_bits_are_refused():
+    image, e, offset = random_case(3)
+    (request,) = expand_requests(e, offset, CONFIG.word_bytes, image.tobytes())
+    memory, refused, _ = write([request[:7] + b"\1" + request[8:]])
+    assert refused == [True]
+    assert (memory == -1).all()

@@ -78,8 +78,9 @@ def link_seconds(
     latency_seconds: float,
     source: Source,
     name: str,
+    origin: str,
 ) -> Cost:
-    """Seconds of one transfer: ``latency + bytes / bandwidth``."""
+    """Seconds of one transfer: ``latency + bytes / bandwidth``; ``origin`` is theirs."""
     value = latency_seconds + nbytes / bandwidth_bytes_per_second
     detail = (
         f"{nbytes} bytes over {name}, {latency_seconds * 1e3:g} ms + bytes / "

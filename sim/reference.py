@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet.hdl.isa import Instruction, LayerNote, Op, Port, Program, ProgramError
+from trivet.hdl.isa import Expand, Instruction, LayerNote, Op, Port, Program, ProgramError
 
 __all__ = ["ReferenceMachine"]
 
@@ -54,12 +54,16 @@ class ReferenceMachine:
         ]
         self._notes = {note.instruction: note for note in program.layers}
         for port in (*program.inputs, *program.outputs, *(n.output for n in program.layers)):
-            h, w, c = port.hwc
-            end = port.offset + h * w * -(-c // config.word_bytes)
+            end = port.offset + self._words(port)
             if port.offset < 0 or end > config.act_words:
                 raise ProgramError(
                     f"program: tensor '{port.tensor}' ends at word {end} of {config.act_words}"
                 )
+        self._windows: dict[str, Array] = {}  # of each expanded input: indices into its bytes
+        for port in program.inputs:
+            if port.expand is not None:
+                self._check_kept(port)
+                self._windows[port.tensor] = _window_index(port.expand)
 
     def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """Outputs ``[h, w, c]`` of one item; inputs are NHWC bytes, each of its port's dtype."""
@@ -78,11 +82,34 @@ class ReferenceMachine:
 
     def read(self, port: Port) -> Array:
         """A tensor out of activation memory, ``[h, w, c]``, copied."""
+        if port.expand is not None:
+            raise ValueError(f"input '{port.tensor}' lies expanded and cannot be read back")
         h, w, c = port.hwc
-        pixel = -(-c // self.program.config.word_bytes)
-        words = self._memory[port.offset : port.offset + h * w * pixel]
+        words = self._memory[port.offset : port.offset + self._words(port)]
         packed = words.reshape(h * w, -1)[:, :c].copy()  # memory is written again
         return packed.view(port.dtype).reshape(h, w, c)
+
+    def _words(self, port: Port) -> int:
+        """Words of memory in which the port's tensor lies."""
+        h, w, c = port.stored
+        return h * w * -(-c // self.program.config.word_bytes)
+
+    def _check_kept(self, port: Port) -> None:
+        """The padding among an expanded input is written once: nothing else may lie there."""
+        assert port.expand is not None
+        start, end = port.offset, port.offset + self._words(port)
+        if port.nbytes != int(np.prod(port.expand.hwc)):
+            raise ProgramError(
+                f"program: input '{port.tensor}' of {port.nbytes} bytes is expanded as "
+                f"{port.expand.hwc}"
+            )
+        others = [(p.tensor, p.offset, self._words(p)) for p in self.program.inputs if p != port]
+        others += [(f"instruction {y.index}", y.i.dst, y.result_words) for y in self._layers]
+        for name, at, words in others:
+            if at < end and start < at + words:
+                raise ProgramError(
+                    f"program: {name} is written where the expanded input '{port.tensor}' lies"
+                )
 
     def _load(self, inputs: dict[str, Array]) -> None:
         wanted = {port.tensor for port in self.program.inputs}
@@ -96,10 +123,13 @@ class ReferenceMachine:
                     f"input '{port.tensor}': {value.dtype} of {value.size} elements, "
                     f"must be {port.dtype} of {port.nbytes} (NHWC {port.hwc})"
                 )
-            h, w, c = port.hwc
-            pixel = -(-c // self.program.config.word_bytes)
-            words = self._memory[port.offset : port.offset + h * w * pixel]
-            words.reshape(h * w, -1)[:, :c] = value.view(np.uint8).reshape(h * w, c)
+            h, w, c = port.stored
+            data = value.view(np.uint8).reshape(-1)
+            words = self._memory[port.offset : port.offset + self._words(port)]
+            if port.expand is not None:
+                words[:] = np.uint8(port.expand.zp & 0xFF)  # as the host did when it loaded
+                data = np.append(data, words[0, :1])[self._windows[port.tensor]]
+            words.reshape(h * w, -1)[:, :c] = data.reshape(h * w, c)
 
 
 class _Layer:
@@ -268,6 +298,21 @@ class _Layer:
         products = self._windows(memory) * taps
         total: Array = products.max((2, 3)) if i.acc_max else products.sum((2, 3))
         return total
+
+
+def _window_index(expand: Expand) -> Array:
+    """Index of every byte of the windows, ``[out_h * out_w, K]``, in the tensor's NHWC bytes.
+
+    Padding is the index after the last byte.
+    """
+    h, w, c = expand.hwc
+    rows = np.arange(expand.out_h)[:, None] * expand.stride_h - expand.pad_top
+    cols = np.arange(expand.out_w)[:, None] * expand.stride_w - expand.pad_left
+    y = (rows + np.arange(expand.kernel_h)).reshape(expand.out_h, 1, expand.kernel_h, 1, 1)
+    x = (cols + np.arange(expand.kernel_w)).reshape(1, expand.out_w, 1, expand.kernel_w, 1)
+    inside = (y >= 0) & (y < h) & (x >= 0) & (x < w)
+    index: Array = np.where(inside, (y * w + x) * c + np.arange(c), h * w * c)
+    return index.reshape(expand.out_h * expand.out_w, -1)
 
 
 def _check_sections(program: Program) -> None:

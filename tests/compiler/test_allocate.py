@@ -87,6 +87,16 @@ def test_unused_input_and_long_lived_output() -> None:
     check(steps, sizes, ["x", "spare"], ["t0", "t2"], places, CONFIG)
 
 
+def test_kept_input_shares_its_place_with_nothing() -> None:
+    steps = [Step("a", ("x",), "t0"), Step("b", ("t0",), "t1"), Step("c", ("t1",), "t2")]
+    sizes = {"x": 60, "t0": 60, "t1": 60, "t2": 60}
+    with pytest.raises(CompileError, match="need 240 words"):
+        allocate(steps, sizes | {"t0": 90, "t1": 90}, ["x"], ["t2"], CONFIG, kept=["x"])
+    places = allocate(steps, sizes, ["x"], ["t2"], CONFIG, kept=["x"])
+    assert all(abs(places["x"] - places[name]) >= 60 for name in ("t0", "t1", "t2"))
+    check(steps, sizes, ["x"], ["t2"], places, CONFIG)
+
+
 def test_skip_tensor_may_straddle_banks_away_from_the_source() -> None:
     steps = [Step("a", ("x",), "t0"), Step("b", ("t0", "x"), "t1")]
     sizes = {"x": 100, "t0": 40, "t1": 20}

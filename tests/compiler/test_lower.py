@@ -27,7 +27,7 @@ from trivet.compiler.units import (
     Unit,
 )
 from trivet.hdl.config import DEFAULT, EngineConfig
-from trivet.hdl.isa import Op, Program, predicted_cycles, predicted_stalls
+from trivet.hdl.isa import Expand, Op, Program, predicted_cycles, predicted_stalls
 
 Q = Quant(np.float32(0.05), 3, "int8")
 TABLE = np.arange(256, dtype=np.uint8)[::-1].copy()
@@ -227,6 +227,75 @@ def test_equal_contents_are_stored_once() -> None:
 def test_same_arguments_same_bytes() -> None:
     graph = random_graph(12, 8)
     assert lower_all(graph).to_bytes() == lower_all(graph).to_bytes()
+
+
+# Expanded inputs
+
+
+def test_input_of_few_channels_is_expanded() -> None:
+    net = Net((1, 3, 9, 7))
+    net.conv("x", 33, (3, 2), stride=(2, 1), pads=(1, 0, 1, 1), weight=_taps(33, 3, 3, 2))
+    graph = net.graph()
+    program = lower_all(graph)
+    (port,), i = program.inputs, program.instructions[0]
+    assert port.hwc == (9, 7, 3)
+    assert port.expand == Expand((9, 7, 3), 3, 2, 2, 1, 1, 0, 5, 7, zp=3)
+    assert (i.in_h, i.in_w, i.kernel_h, i.kernel_w, i.c_slices, i.idle) == (5, 7, 1, 1, 3, 1)
+    assert (i.pad_top, i.pad_left, i.stride_h, i.stride_w, i.pixel_words) == (0, 0, 1, 1, 2)
+    words = np.frombuffer(program.weights, np.int8).reshape(3, 3, 16, 8)  # block, slice, lane, simd
+    first = words[0, :, 1].reshape(-1)[:18]
+    assert np.array_equal(first, _taps(33, 3, 3, 2)[1].transpose(1, 2, 0).reshape(-1))
+    assert Program.from_bytes(program.to_bytes()) == program
+    units = [u.name for u in graph.units]
+    assert lower(graph, units, DEFAULT, expand=False).inputs[0].expand is None
+
+
+def _taps(*shape: int) -> np.ndarray:
+    return np.random.default_rng(4).integers(-128, 128, shape).astype(np.int8)
+
+
+@pytest.mark.parametrize(
+    "reason", ["other reader", "output", "skip", "dilation", "depthwise", "channels", "no gain"]
+)
+def test_input_that_stays_as_it_is(reason: str) -> None:
+    net = Net((1, 8 if reason == "channels" else 3, 9, 9))
+    options: dict[str, Any] = {"pads": (1, 1, 1, 1)}
+    if reason == "dilation":
+        options = {"pads": (2, 2, 2, 2), "dilation": (2, 2)}
+    if reason == "depthwise":
+        options["groups"] = 3
+    kernel = (3, 1) if reason == "no gain" else (3, 3)
+    if reason == "no gain":
+        options["pads"] = (1, 0, 1, 0)
+    spec_out = net.conv("x", kernel=(3, 3), pads=(1, 1, 1, 1)) if reason == "other reader" else None
+    if reason == "dilation":
+        weight = np.ones((3, 3, 3, 3), np.int8)
+        base = ConvSpec(
+            Q, Q, weight, np.zeros(3, np.int32), np.ones(3, np.float32),
+            np.full(3, 0.01, np.float32), -128, 127, **options,
+        )  # fmt: skip
+        y = net.unit("conv", base, ("x",), (1, 3, 9, 9))
+    else:
+        y = net.conv("x", kernel=kernel, **options)
+    if reason == "skip":
+        y = net.add(y, "x")
+    outputs = [
+        y,
+        *([spec_out] if spec_out else []),
+        *([net.view("x", (1, 3, 9, 9))] if reason == "output" else []),
+    ]
+    program = lower_all(net.graph(*outputs))
+    assert [p.expand for p in program.inputs] == [None]
+
+
+def test_expanded_input_needs_room_of_its_own() -> None:
+    """16 words, 32 expanded, 16 a result: two results at a time would fit beside 32, not in 63."""
+    net = Net((1, 3, 4, 4))
+    net.conv(net.conv("x", 16, (3, 3), pads=(1, 1, 1, 1)))
+    for words, fits in ((64, True), (32, False)):
+        config = EngineConfig(act_banks=1, act_bank_words=words)
+        (port,) = lower_all(net.graph(), config).inputs
+        assert (port.expand is not None) == fits
 
 
 # Views

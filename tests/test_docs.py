@@ -70,6 +70,11 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert not {p for p in PAGES if p.parent.name == "docs"} - seen
 
 
+@pages
+def test_no_output_is_a_failure(page: Path) -> None:
+    assert "Traceback (most recent" not in page.read_text(encoding="utf-8")
+
+
 def test_every_benchmark_is_listed() -> None:
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert not [p.name for p in (ROOT / "benchmarks").glob("*.py") if p.name not in text]

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from trivet.hdl.config import SMALL
-from trivet.hdl.isa import Instruction, Op, Port, Program
+from trivet.hdl.isa import Expand, Instruction, Op, Port, Program
 from trivet.runtime.device import DeviceError
 from trivet.runtime.link.client import BoardClient
+from trivet.runtime.link.expand import expand_requests
 from trivet.runtime.link.frame import Counters, Frame, FrameError, FrameReader, Nak, Type
 
 PROGRAM = Program(SMALL, (Instruction(op=Op.END),), bytes(1024), bytes(64), b"", b"", (), (), ())
@@ -104,6 +105,32 @@ def test_tensors_of_any_shape_come_back(hwc: tuple[int, int, int]) -> None:
     for pixel, want in enumerate(array.reshape(-1, hwc[2])):
         start = (5 + pixel * words) * WORD
         assert bytes(board.memory[start : start + hwc[2]]) == want.tobytes()
+
+
+def test_expanded_input_is_filled_once_and_sent_in_requests_that_repeat() -> None:
+    expand = Expand((24, 24, 2), 3, 3, 1, 1, 1, 1, 24, 24, -3)
+    port = Port("x", 7, (24, 24, 2), "int8", expand)
+    lost = {3, 5}
+    board = PythonBoard()
+    link = client(board)
+    image = Program(SMALL, PROGRAM.instructions, b"", b"", b"", b"", (port,), (), ())
+    link.load_program(image.to_bytes())
+    words = 576 * 5  # 18 channels in words of 4 bytes
+    filled = slice(7 * WORD, (7 + words) * WORD)
+    inside = bytes([253]) * len(board.memory[filled])
+    assert board.memory[filled] == inside
+    assert board.memory[: 7 * WORD] == b"\xee" * 7 * WORD
+    assert board.memory[filled.stop :] == b"\xee" * len(board.memory[filled.stop :])
+
+    before = len(board.requests)
+    board.spoil = lambda data, number: b"" if number - before in lost else data
+    array = np.random.default_rng(1).integers(-128, 128, (24, 24, 2)).astype(np.int8)
+    link.write_tensor(port, array)
+    sent = board.requests[before:]
+    wanted = list(expand_requests(expand, 7, WORD, array.tobytes()))
+    assert [f.payload for f in sent] == [wanted[0], wanted[1], wanted[1]]
+    with pytest.raises(DeviceError, match=r"input 'x' lies spread over .* cannot be read back"):
+        link.read_tensor(port)
 
 
 def test_damaged_and_lost_answers_are_asked_for_again() -> None:

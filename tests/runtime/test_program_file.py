@@ -1,9 +1,12 @@
 """The runtime reads what the compiler's side writes, and refuses anything else."""
 
+from dataclasses import asdict, replace
+from typing import Any
+
 import pytest
 
 from trivet.hdl.config import SMALL
-from trivet.hdl.isa import Instruction, LayerNote, Op, Port, Program
+from trivet.hdl.isa import Expand, Instruction, LayerNote, Op, Port, Program
 from trivet.runtime.link.frame import Space
 from trivet.runtime.program_file import ProgramFile, ProgramFileError
 
@@ -39,6 +42,36 @@ def test_everything_a_runtime_needs_is_read() -> None:
     assert port.nbytes == 10
     (layer,) = found.layers
     assert (layer.unit, layer.nodes, layer.cycles, layer.stalls) == ("conv", ("a", "b"), 40, 2)
+
+
+EXPAND = Expand((2, 1, 5), 3, 2, 1, 1, 1, 0, 2, 1, -7)
+
+
+def test_expanded_port_is_read() -> None:
+    image = replace(PROGRAM, inputs=(replace(PORT, expand=EXPAND),)).to_bytes()
+    assert Program.from_bytes(image).inputs[0].expand == EXPAND
+    (port,) = ProgramFile.from_bytes(image).inputs
+    assert port.expand is not None
+    assert asdict(port.expand) == asdict(EXPAND)
+    assert port.expand.stored == EXPAND.stored == (2, 1, 30)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hwc": (2, 1, 4)},
+        {"kernel_h": 0},
+        {"stride_w": 256},
+        {"pad_top": -1},
+        {"out_h": 1 << 16},
+        {"zp": -129},
+        {"hwc": (1 << 16, 1, 5)},
+    ],
+)
+def test_impossible_expanded_ports_are_refused(wrong: dict[str, Any]) -> None:
+    port = replace(PORT, expand=replace(EXPAND, **wrong))
+    with pytest.raises(ProgramFileError, match="META is not understood"):
+        ProgramFile.from_bytes(replace(PROGRAM, inputs=(port,)).to_bytes())
 
 
 def test_word_sizes_are_those_of_the_hardware() -> None:

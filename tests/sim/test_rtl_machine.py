@@ -1,17 +1,61 @@
 """The RTL as a verifying machine: every layer's bytes and every counter, on the small engine."""
 
+import random
+
 import numpy as np
 import pytest
+from layerwise import nhwc
 from random_graphs import random_graph, random_inputs
 
 from trivet.compiler.errors import CompileError
 from trivet.compiler.lower import lower
 from trivet.hdl.config import SMALL
 from trivet.hdl.isa import predicted_total
+from trivet.runtime.link.client import BoardClient
+from trivet.sim.board import VirtualBoard
+from trivet.sim.build import build
 from trivet.sim.reference import ReferenceMachine
-from trivet.sim.rtl_machine import rtl_machines
+from trivet.sim.rtl_machine import BoardMachine, rtl_machines
 
 pytestmark = pytest.mark.rtl
+
+
+def test_expanded_inputs_on_a_line_that_loses_answers() -> None:
+    """First layers of few channels, items in a row, two programs in turn on one board."""
+    board = VirtualBoard(build(SMALL), seed=4, stall_in=0.2, stall_out=0.2)
+    rng = random.Random(2)
+
+    class Lossy:
+        write = staticmethod(board.write)
+
+        def read(self, timeout: float) -> bytes:
+            data = board.read(timeout)
+            return b"" if rng.random() < 0.1 else data
+
+    client = BoardClient(Lossy(), "fpga0", timeout=0.02, run_timeout=0.02, retries=9)
+    programs = []
+    for seed in range(200):
+        graph = random_graph(seed, 3, channels=3, side=9, kinds=("conv", "max"))
+        try:
+            program = lower(graph, [u.name for u in graph.units], SMALL)
+        except CompileError:
+            continue
+        if program.inputs[0].expand is not None:
+            programs.append((graph, program))
+        if len(programs) == 3:
+            break
+    assert len(programs) == 3
+    for graph, program in programs * 2:
+        reference, machine = ReferenceMachine(program), BoardMachine(client, program.to_bytes())
+        for feed in random_inputs(graph, 5, 3):
+            inputs = {n: nhwc(value) for n, value in feed.items()}
+            for (note, right), (_, found) in zip(
+                reference.layers(inputs), machine.layers(inputs), strict=True
+            ):
+                assert found.tobytes() == right.tobytes(), note.unit
+            counted = machine.counted()
+            assert counted.cycles == predicted_total(SMALL, program.instructions)
+            client.reset()  # keeps the buffers' padding
 
 
 def test_every_layer_and_counter_of_the_rtl_is_what_was_predicted() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,17 +13,28 @@ import pytest
 from trivet.hdl.config import DEFAULT, SMALL
 from trivet.runtime.device import DeviceError
 from trivet.sim import build as build_module
-from trivet.sim.board import VirtualBoard
 from trivet.sim.build import build, build_sha256, cache_dir, code_digest
 
 # The smallest engine there is: it compiles in seconds.
 TINY = replace(SMALL, lanes=1, simd=1, requantisers=1, weight_words=64, param_words=16)
 
-BUILD = (
-    "import sys; from dataclasses import replace; from trivet.hdl.config import SMALL;"
-    "from trivet.sim.build import build;"
-    "print(build(replace(SMALL, lanes=1, simd=1, requantisers=1, weight_words=64, param_words=16)))"
-)
+# A builder with a slow, fake compiler: what is tested is what stands around it.
+BUILDER = """
+import pathlib, sys, time
+from trivet.hdl.config import SMALL
+from trivet.sim import build
+
+def compile_slowly(config, key, work, *rest):
+    (work / "top.v").touch()
+    with open(sys.argv[1], "a") as log:
+        log.write("built\\n")
+    time.sleep(float(sys.argv[2]))
+    (work / "board.so").write_bytes(b"whole")
+    return work / "board.so"
+
+build._build = compile_slowly
+print(build.build(SMALL))
+"""
 
 
 def test_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -69,41 +78,37 @@ def test_missing_tools_give_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.rtl
 def test_parallel_builders_share_one_build_and_a_killed_one_leaves_nothing_broken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TRIVET_CACHE_DIR", str(tmp_path))
+    log = tmp_path / "log"
 
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", BUILD],
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def start(seconds: float) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", BUILDER, str(log), str(seconds)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    killed = start()
+    killed = start(100)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("boards/*.build-*/top.v")) and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.killpg(killed.pid, signal.SIGKILL)
+    killed.kill()
     killed.communicate()
     assert list(tmp_path.glob("boards/*.build-*"))
     assert not list(tmp_path.glob("boards/*.so"))
 
-    builders = [start(), start()]
-    printed = [builder.communicate(timeout=200)[0].strip() for builder in builders]
+    builders = [start(1), start(1), start(1)]
+    printed = [builder.communicate(timeout=60)[0].strip() for builder in builders]
     (library,) = tmp_path.glob("boards/*.so")
-    assert printed == [str(library)] * 2
+    assert printed == [str(library)] * 3
+    assert library.read_bytes() == b"whole"
+    assert log.read_text().split() == ["built"] * 2  # the killed one, and one for all others
     assert not list(tmp_path.glob("boards/*.build-*"))
-    VirtualBoard(library).close()
 
     # From now on nothing is needed but the file.
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(build_module, "_build", None)
     started = time.perf_counter()
-    assert build(TINY) == library
+    assert build(SMALL) == library
     assert time.perf_counter() - started < 1.0
 
 

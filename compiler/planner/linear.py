@@ -22,7 +22,10 @@ from .problem import Machine, Problem, Run, check
 
 __all__ = ["Solution", "orders", "solve"]
 
-MAX_LABELS = 500  # kept per state; beyond, the weakest are dropped and the bound is relaxed
+# Labels kept per state, for two loads and for more (where sorting does not help); beyond, the
+# weakest are dropped and the bound is relaxed.
+MAX_LABELS = 500
+MAX_LABELS_WIDE = 64
 INFINITE = float("inf")
 
 
@@ -416,9 +419,10 @@ def _pareto(labels: list[_Label]) -> tuple[list[_Label], bool]:
             )
         if not dominated:
             kept.append(row)
-    if len(kept) <= MAX_LABELS:
+    limit = MAX_LABELS if size <= 2 else min(MAX_LABELS, MAX_LABELS_WIDE)
+    if len(kept) <= limit:
         return kept, False
-    return sorted(kept, key=lambda x: (max(x.vector), x.vector))[:MAX_LABELS], True
+    return sorted(kept, key=lambda x: (max(x.vector), x.vector))[:limit], True
 
 
 def _relaxed(problem: Problem) -> Problem:

@@ -114,7 +114,8 @@ def _one_more_board(problem: Problem, solution: Solution) -> RuleResult | None:
     """The plan's objective with one more of the first FPGA, over today's: how the plan scales."""
     boards = [m for m in problem.machines if m.kind == "fpga"]
     # Only where it is quick: the figure is a hint, not worth minutes.
-    small = len(problem.units) * (len(boards) + 1) <= 400 and len(boards) <= 3
+    cpus = len(problem.machines) - len(boards)
+    small = len(problem.units) * (len(boards) + 1) <= 400 and len(boards) <= 3 and cpus == 1
     if not boards or solution.objective <= 0 or not small:
         return None
     twin = replace(boards[0], name=f"one more {boards[0].name}")

@@ -86,7 +86,7 @@ def compile_command(
     screen.print(done.shown)
     if done.step == "bundle":
         assert out is not None
-        screen.print(f"wrote {out} ({out.stat().st_size:,} bytes)", markup=False)
+        screen.print(f"wrote {out} ({out.stat().st_size:,} bytes)", markup=False, soft_wrap=True)
 
 
 def _summary(done: Compiled) -> dict[str, Any]:

@@ -155,11 +155,13 @@ def run_command(
             f"stage {stage['stage']} on {stage['device']} ({stage['attach']}): {stage['items']} "
             f"items, {stage['seconds']:.3f} s{', ' + counters if counters else ''}",
             markup=False,
+            soft_wrap=True,
         )
     screen.print(
         f"{len(rows)} items in {seconds:.3f} s ({len(rows) / seconds:.1f} items/s of this machine "
         f"and its simulators) -> {target}",
         markup=False,
+        soft_wrap=True,
     )
 
 

@@ -123,8 +123,8 @@ def test_options_exist(page: Path) -> None:
             if re.fullmatch(r"--?[a-z][a-z-]*", option) and option not in known[command]:
                 wrong.append(f"{option} of {call!r}")
     for code in re.findall(r"`([^`\n]+)`", prose(text)):
-        option = re.match(r"--?[a-z][a-z-]*(?=[ =]|$)", code)
-        if option and page.parent.name == "docs" and option[0] not in every:
+        named = re.match(r"--?[a-z][a-z-]*(?=[ =]|$)", code)
+        if named and page.parent.name == "docs" and named[0] not in every:
             wrong.append(code)
     assert not wrong, f"{page.name}: the CLI has no {wrong}"
 

@@ -100,8 +100,10 @@ def expansion(spec: ConvSpec, source: Hwc, out: Hwc, config: EngineConfig) -> Ex
     plain, spread = taps * -(-channels // config.simd), -(-taps * channels // config.simd)
     if max(plain, config.beats) <= max(spread, config.beats):
         return None
-    # What the loader's setup has room for (``hdl/expand.py``).
-    if max(*kernel, *spec.stride, pads[0], pads[1]) > 255 or max(*source, *out) + 255 >= 1 << 16:
+    # What the loader can do (``hdl/expand.py``).
+    if spec.stride[0] > kernel[0] or spec.stride[1] > kernel[1]:
+        return None
+    if max(*kernel, channels, *pads[:2]) > 255 or max(*source, *out) + 255 >= 1 << 16:
         return None
     return Expand(
         source, *kernel, *spec.stride, pads[0], pads[1], out[0], out[1], spec.x.zero_point

@@ -10,10 +10,11 @@ from .loader import COUNT_BITS
 __all__ = ["SETUP_BYTES", "Expander", "Setup"]
 
 # What goes ahead of the bytes in every request, so that nothing is kept between two of them: each
-# can be repeated, and they may come in any order. ``step`` and ``tap`` are bytes modulo 2^24.
+# can be repeated, and they may come in any order. ``step`` and ``tap`` are bytes, modulo the memory
+# that 16-bit word addresses reach. A stride is at most its kernel: every byte is in some window.
 Setup = data.StructLayout({
     # The same for the whole tensor.
-    "channels": 16,      # bytes of an arriving pixel
+    "channels": 8,       # bytes of an arriving pixel
     "columns": 16,       # pixels of an arriving row
     "out_h": 16,         # windows
     "out_w": 16,
@@ -30,7 +31,7 @@ Setup = data.StructLayout({
     "step_rows": 24,     # ... whose windows are the next ones
     # Of the first byte: what is left of its pixel and row (it is counted), and the last window that
     # holds it with its place there. That window may lie beyond the last there is.
-    "channels_left": 16,
+    "channels_left": 8,
     "columns_left": 16,
     "column": 16,
     "phase_x": 8,
@@ -58,7 +59,7 @@ class Expander(wiring.Component):
     -------
     start : :py:`In(1)`, address : :py:`In(32)`, count : :py:`In(COUNT_BITS)`
         Pulse; where the first byte lies in the window ``row``, ``column``, in bytes from the start
-        of the memory, modulo 2^24; how many bytes come after the setup. Both stay until ``done``.
+        of the memory, modulo what 16-bit word addresses reach; how many bytes come after the setup. Both stay until ``done``.
     i : :py:`In(stream.Signature(8))`
         Setup, then bytes.
     write_en, write_addr, write_byte, write_data : Out
@@ -86,7 +87,7 @@ class Expander(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         byte_bits = exact_log2(self.config.word_bytes)
-        place_bits = 24
+        place_bits = byte_bits + 16
 
         setup = Signal(Setup)
         missing = Signal(range(SETUP_BYTES + 1))
@@ -109,8 +110,7 @@ class Expander(wiring.Component):
         m.d.comb += [
             next_x.eq(kernel_x + setup.stride_w),
             next_y.eq(kernel_y + setup.stride_h),
-            is_window.eq((kernel_x < setup.kernel_w) & (column < setup.out_w)
-                         & (kernel_y < setup.kernel_h) & (row < setup.out_h)),
+            is_window.eq((column < setup.out_w) & (row < setup.out_h)),
             is_inside.eq(place[byte_bits:] < self.config.act_words),
         ]
 
@@ -149,7 +149,7 @@ class Expander(wiring.Component):
                         m.next = "CHECK"
             with m.State("CHECK"):
                 # A stride of 0 would never leave a window.
-                with m.If(self.address[24:].any() | (setup.stride_h == 0) | (setup.stride_w == 0)
+                with m.If(self.address[place_bits:].any() | (setup.stride_h == 0) | (setup.stride_w == 0)
                           | (setup.channels_left == 0) | (setup.columns_left == 0)):
                     m.d.sync += [
                         self.refused.eq(1),

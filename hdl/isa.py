@@ -279,7 +279,7 @@ class Expand:
     writes each arriving byte to every window that uses it, and the layer becomes a 1 x 1
     convolution: in memory lies a tensor of ``out_h x out_w`` pixels whose channel
     ``(ky * kernel_w + kx) * c + channel`` is the input at row ``oy * stride_h + ky - pad_top``,
-    column ``ox * stride_w + kx - pad_left``. Bytes outside the image are ``zp``: the host writes
+    column ``ox * stride_w + kx - pad_left``. A stride is at most its kernel. Bytes outside the image are ``zp``: the host writes
     them once, when it loads the program, so nothing else may ever lie there.
     """
 

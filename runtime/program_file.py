@@ -183,11 +183,13 @@ def _expand(value: dict[str, Any], port: tuple[int, int, int]) -> ExpandInfo:
     found = ExpandInfo((h, w, c), **rest)
     # What the setup of a request has room for (``link/expand.py``).
     counts = (*found.hwc, found.out_h, found.out_w, w + found.pad_left, h + found.pad_top)
-    sizes = (found.kernel_h, found.kernel_w, found.stride_h, found.stride_w)
+    sizes = (found.kernel_h, found.kernel_w, found.stride_h, found.stride_w, c)
     if (
         h * w * c != port[0] * port[1] * port[2]
         or not all(1 <= v < 1 << 16 for v in counts)
         or not all(1 <= v < 256 for v in sizes)
+        or found.stride_h > found.kernel_h
+        or found.stride_w > found.kernel_w
         or not all(0 <= v < 256 for v in (found.pad_top, found.pad_left))
         or not -128 <= found.zp < 256
     ):

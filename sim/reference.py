@@ -103,6 +103,9 @@ class ReferenceMachine:
                 f"program: input '{port.tensor}' of {port.nbytes} bytes is expanded as "
                 f"{port.expand.hwc}"
             )
+        form = port.expand
+        if form.stride_h > form.kernel_h or form.stride_w > form.kernel_w:
+            raise ProgramError(f"program: input '{port.tensor}' is expanded with a stride too far")
         others = [(p.tensor, p.offset, self._words(p)) for p in self.program.inputs if p != port]
         others += [(f"instruction {y.index}", y.i.dst, y.result_words) for y in self._layers]
         for name, at, words in others:

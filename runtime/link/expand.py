@@ -14,13 +14,12 @@ from .frame import LOAD_BYTES, Space, load_request
 __all__ = ["EXPAND_BYTES", "ExpandLike", "expand_requests", "expand_setup"]
 
 _WIDTHS = {
-    "channels": 2, "columns": 2, "out_h": 2, "out_w": 2, "kernel_h": 1, "kernel_w": 1,
+    "channels": 1, "columns": 2, "out_h": 2, "out_w": 2, "kernel_h": 1, "kernel_w": 1,
     "stride_h": 1, "stride_w": 1, "pad_phase": 1, "pad_column": 1, "tap_x": 3, "tap_y": 3,
-    "step_column": 3, "step_row": 3, "step_rows": 3, "channels_left": 2, "columns_left": 2,
+    "step_column": 3, "step_row": 3, "step_rows": 3, "channels_left": 1, "columns_left": 2,
     "column": 2, "phase_x": 1, "row": 2, "phase_y": 1,
 }  # fmt: skip
 _SETUP_BYTES = sum(_WIDTHS.values())
-_ADDRESS = 1 << 24  # addresses are bytes modulo this
 EXPAND_BYTES = LOAD_BYTES - _SETUP_BYTES  # of a tensor in one request
 
 
@@ -97,8 +96,8 @@ def expand_requests(
     for index in range(0, len(data), piece):
         address, setup = expand_setup(expand, offset, word_bytes, index)
         packed = b"".join(
-            (setup[name] % _ADDRESS if width == 3 else setup[name]).to_bytes(width, "little")
+            (setup[name] % (1 << 24) if width == 3 else setup[name]).to_bytes(width, "little")
             for name, width in _WIDTHS.items()
         )
         body = packed + data[index : index + piece]
-        yield load_request(Space.EXPAND, address % _ADDRESS, body)
+        yield load_request(Space.EXPAND, address % (word_bytes << 16), body)

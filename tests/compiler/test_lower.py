@@ -255,7 +255,8 @@ def _taps(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "reason", ["other reader", "output", "skip", "dilation", "depthwise", "channels", "no gain"]
+    "reason",
+    ["other reader", "output", "skip", "dilation", "depthwise", "channels", "no gain", "gaps"],
 )
 def test_input_that_stays_as_it_is(reason: str) -> None:
     net = Net((1, 8 if reason == "channels" else 3, 9, 9))
@@ -267,6 +268,8 @@ def test_input_that_stays_as_it_is(reason: str) -> None:
     kernel = (3, 1) if reason == "no gain" else (3, 3)
     if reason == "no gain":
         options["pads"] = (1, 0, 1, 0)
+    if reason == "gaps":
+        options["stride"] = (4, 1)
     spec_out = net.conv("x", kernel=(3, 3), pads=(1, 1, 1, 1)) if reason == "other reader" else None
     if reason == "dilation":
         weight = np.ones((3, 3, 3, 3), np.int8)

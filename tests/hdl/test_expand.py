@@ -74,11 +74,11 @@ def write(requests, config=CONFIG, stall=0.0, seed=0):
 
 
 def random_case(seed):
-    """An image and the windows of a convolution on it; strides beyond the kernel included."""
+    """An image and the windows of a convolution on it."""
     rng = np.random.default_rng(seed)
     h, w, c = (int(rng.integers(1, n)) for n in (8, 8, 6))
     kernel = [int(rng.integers(1, 5)) for _ in range(2)]
-    stride = [int(rng.integers(1, 5)) for _ in range(2)]
+    stride = [int(rng.integers(1, k + 1)) for k in kernel]
     pads = [int(rng.integers(0, k)) for k in (*kernel, *kernel)]  # top, left, bottom, right
     out = [max(1, (n + pads[k] + pads[k + 2] - kernel[k]) // stride[k] + 1) for k, n in enumerate((h, w))]
     e = Expand((h, w, c), *kernel, *stride, pads[0], pads[1], *out, zp=0)
@@ -187,9 +187,10 @@ def test_setup_of_any_byte_continues_that_of_the_first():
             assert address == expected, (seed, index)
 
 
-def test_addresses_beyond_24_bits_are_refused():
+def test_addresses_beyond_16_bit_words_are_refused():
     image, e, offset = random_case(3)
     (request,) = expand_requests(e, offset, CONFIG.word_bytes, image.tobytes())
-    memory, refused, _ = write([request[:7] + b"\1" + request[8:]])
-    assert refused == [True]
-    assert (memory == -1).all()
+    for at, value in ((6, 4), (7, 1)):  # 18 bits are bytes of words of 4
+        memory, refused, _ = write([request[:at] + bytes([value]) + request[at + 1:]])
+        assert refused == [True]
+        assert (memory == -1).all()

@@ -61,6 +61,7 @@ def test_expanded_port_is_read() -> None:
     [
         {"hwc": (2, 1, 4)},
         {"kernel_h": 0},
+        {"stride_h": 4},
         {"stride_w": 256},
         {"pad_top": -1},
         {"out_h": 1 << 16},

@@ -47,6 +47,31 @@ def stage_of(image: bytes) -> Stage:
 STAGE = stage_of(PROGRAM.to_bytes())
 
 
+def test_input_of_few_channels_is_expanded_by_the_board() -> None:
+    """Also as one of the stage's tensors it stays what the model says: unpadded NHWC bytes."""
+    graph = random_graph(9, 3, channels=3, side=9, kinds=("conv",))
+    program = lower(graph, [u.name for u in graph.units], SMALL)
+    (port,), (out,) = program.inputs, program.outputs
+    assert port.expand is not None
+    image = program.to_bytes()
+    stage = replace(
+        STAGE, payload=image, sha256=hashlib.sha256(image).hexdigest(),
+        inputs=(spec(port),), outputs=(spec(out),),
+    )  # fmt: skip
+    device = VirtualDevice("fpga0", {"stall": "0.2"})
+    try:
+        device.prepare(stage)
+        for ticket, inputs in enumerate(random_inputs(graph, 3, 4)):
+            values = golden_graph.run(graph, inputs)
+            device.submit(ticket, [Buffer.of(nhwc(values[port.tensor]).reshape(1, *port.hwc))])
+            result = device.result(60.0)
+            want = nhwc(values[out.tensor]).reshape(1, *out.hwc)
+            assert np.array_equal(result.outputs[0].array, want)
+            assert result.counters["cycles"] == predicted_total(SMALL, program.instructions)
+    finally:
+        device.close()
+
+
 def items(count: int) -> list[tuple[list[Buffer], list[Any]]]:
     """Inputs, and what golden says of them."""
     found = []

@@ -36,7 +36,8 @@ def memories(config: EngineConfig) -> tuple[Memory, ...]:
         if memory.word_bytes > 256:
             raise ValueError(
                 f"engine: a word of {memory.name} has {memory.word_bytes} bytes, the host link "
-                f"addresses at most 256; use fewer lanes or a smaller simd")
+                f"addresses at most 256; use fewer lanes or a smaller simd"
+            )
     return found
 
 
@@ -112,7 +113,9 @@ class Extent(wiring.Component):
                 with m.Else():
                     m.d.sync += [
                         left.eq(left - taken),
-                        run_left.eq(Mux(run_left == taken, _run_end(self.area.run), run_left - taken)),
+                        run_left.eq(
+                            Mux(run_left == taken, _run_end(self.area.run), run_left - taken)
+                        ),
                         end.eq(end + 1),
                     ]
 
@@ -141,17 +144,19 @@ class Loader(wiring.Component):
 
     def __init__(self, config):
         self.memories = memories(config)
-        super().__init__({
-            "start": In(1),
-            "area": In(Area),
-            "i": In(stream.Signature(8)),
-            "write_en": Out(1),
-            "write_space": Out(3),
-            "write_addr": Out(16),
-            "write_byte": Out(8),
-            "write_data": Out(8),
-            "done": Out(1),
-        })
+        super().__init__(
+            {
+                "start": In(1),
+                "area": In(Area),
+                "i": In(stream.Signature(8)),
+                "write_en": Out(1),
+                "write_space": Out(3),
+                "write_addr": Out(16),
+                "write_byte": Out(8),
+                "write_data": Out(8),
+                "done": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -232,14 +237,16 @@ class Peeker(wiring.Component):
     def __init__(self, config, latency):
         self.word_bytes = config.word_bytes
         self.latency = latency
-        super().__init__({
-            "start": In(1),
-            "area": In(Area),
-            "read_en": Out(1),
-            "read_addr": Out(16),
-            "read_data": In(8 * config.word_bytes),
-            "o": Out(stream.Signature(8)),
-        })
+        super().__init__(
+            {
+                "start": In(1),
+                "area": In(Area),
+                "read_en": Out(1),
+                "read_addr": Out(16),
+                "read_data": In(8 * config.word_bytes),
+                "o": Out(stream.Signature(8)),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()

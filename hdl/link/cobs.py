@@ -36,9 +36,9 @@ class CobsDecoder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
-        left = Signal(8)     # literal bytes left in this group
-        zero = Signal()      # a zero stands between this group and the next
-        started = Signal()   # a code byte of this block has been seen
+        left = Signal(8)  # literal bytes left in this group
+        zero = Signal()  # a zero stands between this group and the next
+        started = Signal()  # a code byte of this block has been seen
 
         m.d.comb += self.i.ready.eq(~self.o.valid | self.o.ready)
         with m.If(self.o.ready):
@@ -99,10 +99,10 @@ class CobsEncoder(wiring.Component):
         write = group.write_port()
         read = group.read_port(transparent_for=())
 
-        count = Signal(8)     # bytes gathered
-        pointer = Signal(8)   # the next byte to read
-        is_zero = Signal()    # the group was ended by a zero
-        is_last = Signal()    # the group is the block's last
+        count = Signal(8)  # bytes gathered
+        pointer = Signal(8)  # the next byte to read
+        is_zero = Signal()  # the group was ended by a zero
+        is_last = Signal()  # the group is the block's last
 
         m.d.comb += [
             write.addr.eq(count),
@@ -126,7 +126,9 @@ class CobsEncoder(wiring.Component):
                     with m.If(self.i.payload.data != 0):
                         m.d.comb += write.en.eq(1)
                         m.d.sync += count.eq(count + 1)
-                    with m.If((self.i.payload.data == 0) | self.i.payload.last | (count == GROUP - 1)):
+                    with m.If(
+                        (self.i.payload.data == 0) | self.i.payload.last | (count == GROUP - 1)
+                    ):
                         m.next = "CODE"
             with m.State("CODE"):
                 m.d.comb += [

@@ -14,10 +14,10 @@ from .frames import PAYLOAD_BYTES, Frame, Nak, Reply, Type
 __all__ = ["BOARD_BYTES", "COUNTERS_MAX", "Controller", "Status"]
 
 BOARD_BYTES = 16
-COUNTERS_MAX = 64   # instructions whose counters fit one frame
+COUNTERS_MAX = 64  # instructions whose counters fit one frame
 COUNTER_BYTES = 12
 LOAD_HEADER_BYTES = 8
-EXPAND_SPACE = 6    # in LOAD: activation memory by way of the expander
+EXPAND_SPACE = 6  # in LOAD: activation memory by way of the expander
 ARGUMENT_BYTES = 10  # the longest fixed part of a payload (PEEK's)
 
 
@@ -70,40 +70,52 @@ class Controller(wiring.Component):
     def __init__(self, config, *, read_latency, build_sha256, board):
         name = board.encode("ascii")
         if len(build_sha256) != 32:
-            raise ValueError(f"controller: build_sha256 has {len(build_sha256)} bytes, must have 32")
+            raise ValueError(
+                f"controller: build_sha256 has {len(build_sha256)} bytes, must have 32"
+            )
         if len(name) > BOARD_BYTES:
-            raise ValueError(f"controller: board name {board!r} has {len(name)} characters, at most {BOARD_BYTES}")
+            raise ValueError(
+                f"controller: board name {board!r} has {len(name)} characters, "
+                f"at most {BOARD_BYTES}"
+            )
         self.config = config
         self.read_latency = read_latency
-        self.greeting = (build_sha256 + bytes.fromhex(config.sha256) + name.ljust(BOARD_BYTES, b"\0")
-                         + config.isa.to_bytes(2, "little") + bytes([1, 1]))
-        super().__init__({
-            "frame": In(Frame),
-            "valid": In(1),
-            "payload": In(stream.Signature(8)),
-            "release": Out(1),
-            "header": Out(stream.Signature(Reply)),
-            "reply": Out(stream.Signature(8)),
-            "write_en": Out(1),
-            "write_space": Out(3),
-            "write_addr": Out(16),
-            "write_byte": Out(8),
-            "write_data": Out(8),
-            "read_en": Out(1),
-            "read_addr": Out(16),
-            "read_data": In(8 * config.word_bytes),
-            "start": Out(1),
-            "first": Out(16),
-            "count": Out(16),
-            "done": In(1),
-            "cycles": In(32),
-            "error": In(1),
-            "layer": In(16),
-            "counter_addr": Out(8),
-            "counter_data": In(8 * COUNTER_BYTES),
-            "clear": Out(1),
-            "idle": Out(1),
-        })
+        self.greeting = (
+            build_sha256
+            + bytes.fromhex(config.sha256)
+            + name.ljust(BOARD_BYTES, b"\0")
+            + config.isa.to_bytes(2, "little")
+            + bytes([1, 1])
+        )
+        super().__init__(
+            {
+                "frame": In(Frame),
+                "valid": In(1),
+                "payload": In(stream.Signature(8)),
+                "release": Out(1),
+                "header": Out(stream.Signature(Reply)),
+                "reply": Out(stream.Signature(8)),
+                "write_en": Out(1),
+                "write_space": Out(3),
+                "write_addr": Out(16),
+                "write_byte": Out(8),
+                "write_data": Out(8),
+                "read_en": Out(1),
+                "read_addr": Out(16),
+                "read_data": In(8 * config.word_bytes),
+                "start": Out(1),
+                "first": Out(16),
+                "count": Out(16),
+                "done": In(1),
+                "cycles": In(32),
+                "error": In(1),
+                "layer": In(16),
+                "counter_addr": Out(8),
+                "counter_data": In(8 * COUNTER_BYTES),
+                "clear": Out(1),
+                "idle": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -112,21 +124,23 @@ class Controller(wiring.Component):
         m.submodules.loader = loader = Loader(self.config)
         m.submodules.expander = expander = Expander(self.config)
         m.submodules.peeker = peeker = Peeker(self.config, self.read_latency)
-        m.submodules.greeting = greeting = memory.Memory(shape=8, depth=len(self.greeting), init=self.greeting)
+        m.submodules.greeting = greeting = memory.Memory(
+            shape=8, depth=len(self.greeting), init=self.greeting
+        )
         greeting_port = greeting.read_port()
 
         # The fixed part of the request's payload, its last byte on top.
         arguments = Signal(8 * ARGUMENT_BYTES)
-        expected = Signal(range(ARGUMENT_BYTES + 1))   # bytes of that part
+        expected = Signal(range(ARGUMENT_BYTES + 1))  # bytes of that part
         missing = Signal(range(ARGUMENT_BYTES + 1))
-        is_exact = Signal()                            # nothing may follow that part
+        is_exact = Signal()  # nothing may follow that part
         is_known = Signal()
-        while_running = Signal()                       # the request may be served during a run
+        while_running = Signal()  # the request may be served during a run
 
         # The run under way, or the last one that ended.
         running = Signal()
-        ended = Signal()                               # its answer is due
-        answered = Signal()                            # its answer can be given again
+        ended = Signal()  # its answer is due
+        answered = Signal()  # its answer can be given again
         ticket = Signal(32)
         run_seq = Signal(16)
         run_stream = Signal(8)
@@ -137,19 +151,19 @@ class Controller(wiring.Component):
 
         # The answer being sent.
         reply_type = Signal(8)
-        is_request = Signal()                          # it answers the frame that the receiver holds
+        is_request = Signal()  # it answers the frame that the receiver holds
         length = Signal(COUNT_BITS)
         left = Signal(COUNT_BITS)
-        body = Signal(8 * COUNTER_BYTES)               # short answers; one instruction's counters
+        body = Signal(8 * COUNTER_BYTES)  # short answers; one instruction's counters
         body_left = Signal(range(COUNTER_BYTES + 1))
         greeting_index = Signal(range(len(self.greeting) + 1))
         epoch = Signal(32)
 
         # Views of the arguments, which arrive lowest byte first and are shifted down from the top.
-        load = arguments[8 * (ARGUMENT_BYTES - LOAD_HEADER_BYTES):]
+        load = arguments[8 * (ARGUMENT_BYTES - LOAD_HEADER_BYTES) :]
         peek = arguments
-        run = arguments[8 * (ARGUMENT_BYTES - 8):]
-        counters = arguments[8 * (ARGUMENT_BYTES - 4):]
+        run = arguments[8 * (ARGUMENT_BYTES - 8) :]
+        counters = arguments[8 * (ARGUMENT_BYTES - 4) :]
         counter_index = Signal(16)
         area = Signal(Area)
         m.d.comb += [
@@ -180,8 +194,12 @@ class Controller(wiring.Component):
 
         with m.Switch(self.frame.type):
             for kind, size, exact, always in (
-                (Type.HELLO, 0, 1, 1), (Type.RESET, 0, 1, 1), (Type.LOAD, LOAD_HEADER_BYTES, 0, 0),
-                (Type.RUN, 8, 1, 0), (Type.COUNTERS, 4, 1, 0), (Type.PEEK, 10, 1, 0),
+                (Type.HELLO, 0, 1, 1),
+                (Type.RESET, 0, 1, 1),
+                (Type.LOAD, LOAD_HEADER_BYTES, 0, 0),
+                (Type.RUN, 8, 1, 0),
+                (Type.COUNTERS, 4, 1, 0),
+                (Type.PEEK, 10, 1, 0),
             ):
                 with m.Case(kind):
                     m.d.comb += [
@@ -228,7 +246,10 @@ class Controller(wiring.Component):
                         refuse(self.frame.nak)
                     with m.Elif(~is_known):
                         refuse(Nak.TYPE)
-                    with m.Elif((self.frame.length < expected) | (is_exact & (self.frame.length != expected))):
+                    with m.Elif(
+                        (self.frame.length < expected)
+                        | (is_exact & (self.frame.length != expected))
+                    ):
                         refuse(Nak.LENGTH)
                     with m.Elif(running & ~while_running):
                         refuse(Nak.BUSY)
@@ -298,8 +319,12 @@ class Controller(wiring.Component):
                         with m.Else():
                             m.next = "EXTENT"
                     with m.Case(Type.RUN):
-                        with m.If(answered & (run_seq == self.frame.seq) & (run_stream == self.frame.stream)
-                                  & (ticket == run[0:32])):
+                        with m.If(
+                            answered
+                            & (run_seq == self.frame.seq)
+                            & (run_stream == self.frame.stream)
+                            & (ticket == run[0:32])
+                        ):
                             report_run(to_request=1)
                         with m.Elif(run[32:48] >= self.config.instructions):
                             refuse(Nak.RANGE)
@@ -317,12 +342,14 @@ class Controller(wiring.Component):
                             ]
                             m.next = "IDLE"
                     with m.Case(Type.COUNTERS):
-                        with m.If((counters[16:32] > COUNTERS_MAX)
-                                  | (counters[0:16] + counters[16:32] > self.config.instructions)):
+                        with m.If(
+                            (counters[16:32] > COUNTERS_MAX)
+                            | (counters[0:16] + counters[16:32] > self.config.instructions)
+                        ):
                             refuse(Nak.RANGE)
                         with m.Else():
                             answer(Type.COUNTERS)
-                            size = counters[16:16 + COUNT_BITS - 4] * COUNTER_BYTES
+                            size = counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES
                             m.d.sync += [
                                 length.eq(size),
                                 left.eq(size),

@@ -14,7 +14,15 @@ from .cobs import Last, Symbol
 from .crc import crc32
 
 __all__ = [
-    "HEADER_BYTES", "PAYLOAD_BYTES", "VERSION", "Frame", "FrameReceiver", "FrameTransmitter", "Nak", "Reply", "Type",
+    "HEADER_BYTES",
+    "PAYLOAD_BYTES",
+    "VERSION",
+    "Frame",
+    "FrameReceiver",
+    "FrameTransmitter",
+    "Nak",
+    "Reply",
+    "Type",
 ]
 
 VERSION = 1
@@ -97,7 +105,7 @@ class FrameReceiver(wiring.Component):
         header = Signal(HEADER_BYTES * 8)
         version = header[0:8]
         position = Signal(range(PAYLOAD_BYTES))
-        is_primed = Signal()   # the read port shows a payload byte
+        is_primed = Signal()  # the read port shows a payload byte
         is_whole = Signal()
         nak = Signal(3)
 
@@ -112,7 +120,9 @@ class FrameReceiver(wiring.Component):
             crc.data.eq(self.i.payload.data),
             read.addr.eq(position),
             self.payload.payload.eq(read.data),
-            is_whole.eq(crc.match_detected & (count >= HEADER_BYTES + CRC_BYTES) & ~self.i.payload.error),
+            is_whole.eq(
+                crc.match_detected & (count >= HEADER_BYTES + CRC_BYTES) & ~self.i.payload.error
+            ),
         ]
 
         with m.FSM():
@@ -128,21 +138,28 @@ class FrameReceiver(wiring.Component):
                 with m.If(self.i.valid & ~self.i.payload.end):
                     m.d.comb += [
                         crc.valid.eq(1),
-                        write.en.eq((count >= HEADER_BYTES) & (count < HEADER_BYTES + PAYLOAD_BYTES)),
+                        write.en.eq(
+                            (count >= HEADER_BYTES) & (count < HEADER_BYTES + PAYLOAD_BYTES)
+                        ),
                     ]
                     with m.If(count != too_many):
                         m.d.sync += count.eq(count + 1)
                     with m.Switch(count):
                         for index in range(HEADER_BYTES):
                             with m.Case(index):
-                                m.d.sync += header[8 * index:8 * index + 8].eq(self.i.payload.data)
+                                m.d.sync += header[8 * index : 8 * index + 8].eq(
+                                    self.i.payload.data
+                                )
                 with m.If(self.i.valid & self.i.payload.end):
                     m.next = "HOLD"
                     with m.If(~is_whole):
                         m.d.sync += nak.eq(Nak.CRC)
                     with m.Elif(version != VERSION):
                         m.d.sync += nak.eq(Nak.TYPE)
-                    with m.Elif((count == too_many) | (count != self.frame.length + (HEADER_BYTES + CRC_BYTES))):
+                    with m.Elif(
+                        (count == too_many)
+                        | (count != self.frame.length + (HEADER_BYTES + CRC_BYTES))
+                    ):
                         m.d.sync += nak.eq(Nak.LENGTH)
                     with m.Else():
                         m.d.sync += nak.eq(0)
@@ -192,7 +209,7 @@ class FrameTransmitter(wiring.Component):
         m.submodules.crc = crc = crc32()
 
         head = Signal(HEADER_BYTES * 8)
-        left = Signal(11)            # bytes left of the part being sent
+        left = Signal(11)  # bytes left of the part being sent
         length = Signal(11)
 
         m.d.comb += crc.data.eq(self.o.payload.data)
@@ -205,10 +222,17 @@ class FrameTransmitter(wiring.Component):
                     crc.start.eq(1),
                 ]
                 m.d.sync += [
-                    head.eq(Cat(
-                        C(VERSION, 8), self.header.payload.type, self.header.payload.stream, C(0, 8),
-                        self.header.payload.seq, self.header.payload.length, C(0, 5),
-                    )),
+                    head.eq(
+                        Cat(
+                            C(VERSION, 8),
+                            self.header.payload.type,
+                            self.header.payload.stream,
+                            C(0, 8),
+                            self.header.payload.seq,
+                            self.header.payload.length,
+                            C(0, 5),
+                        )
+                    ),
                     length.eq(self.header.payload.length),
                     left.eq(HEADER_BYTES),
                 ]

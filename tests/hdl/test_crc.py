@@ -10,7 +10,12 @@ from trivet.hdl.link.crc import crc32
 
 def test_checksum_equals_zlib_and_its_residue_is_found():
     rng = random.Random(21)
-    texts = [b"123456789", b"\0", b"\xff" * 40, *(rng.randbytes(rng.randrange(1, 300)) for _ in range(8))]
+    texts = [
+        b"123456789",
+        b"\0",
+        b"\xff" * 40,
+        *(rng.randbytes(rng.randrange(1, 300)) for _ in range(8)),
+    ]
     dut = crc32()
 
     async def testbench(ctx):

@@ -31,10 +31,15 @@ def test_extent_is_exact_at_every_memory_end(config):
             used = last_word(size, 0, run, count)
             for slack in (-1, 0, 1):
                 address = words - used - slack
-                if 0 <= address:
+                if address >= 0:
                     cases.append((space, address, run, count, slack >= 0))
-    cases += [(6, 0, 0, 1, False), (255, 0, 0, 1, False), (0, 1 << 16, 0, 1, False),
-              (0, (1 << 32) - 1, 0, 4, False), (0, 0, 0, 0, True)]
+    cases += [
+        (6, 0, 0, 1, False),
+        (255, 0, 0, 1, False),
+        (0, 1 << 16, 0, 1, False),
+        (0, (1 << 32) - 1, 0, 4, False),
+        (0, 0, 0, 0, True),
+    ]
     dut = Extent(config)
 
     async def testbench(ctx):
@@ -69,7 +74,9 @@ def test_loader_writes_bytes_in_order(space, run):
         while not ctx.get(dut.done):
             if ctx.get(dut.write_en):
                 assert ctx.get(dut.write_space) == space
-                written.append((ctx.get(dut.write_addr), ctx.get(dut.write_byte), ctx.get(dut.write_data)))
+                written.append(
+                    (ctx.get(dut.write_addr), ctx.get(dut.write_byte), ctx.get(dut.write_data))
+                )
             await ctx.tick()
 
     simulate(dut, watch, feed(dut.i, text, stall=0.3))

@@ -5,7 +5,16 @@ from streams import collect, feed, simulate
 from trivet.hdl.config import SMALL
 from trivet.hdl.isa import Instruction, Op, predicted_total
 from trivet.hdl.top import Top
-from trivet.runtime.link.frame import Done, Frame, FrameReader, Space, Type, load_request, peek_request, run_request
+from trivet.runtime.link.frame import (
+    Done,
+    Frame,
+    FrameReader,
+    Space,
+    Type,
+    load_request,
+    peek_request,
+    run_request,
+)
 
 
 def test_a_copy_layer_runs_over_the_link():

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from trivet.hdl.config import EngineConfig
-from trivet.hdl.isa import Expand, Instruction, Op
+from trivet.hdl.isa import Expand, Instruction, Op, predicted_cycles
 
-from .pack import encode_m, pack_dot, pack_lane, pack_params, pack_shared_one
+from .pack import encode_m, pack_dot, pack_lane, pack_params, pack_shared_one, pack_window
 from .units import Array, ConvSpec, PoolSpec, Quant
 
 __all__ = [
@@ -83,6 +83,9 @@ def conv_layer(
         ),
         spec.x, source, out, kernel, config, spec.stride, spec.dilation, spec.pads,
     )  # fmt: skip
+    if depthwise and (quick := _windowed(instruction, config)) is not None:
+        packed = pack_window(taps[..., 0], config)
+        return _finish(quick, packed, bias, np.asarray(spec.m), config)
     packed = pack_lane(taps[..., 0], config) if depthwise else pack_dot(taps, config)
     return _finish(instruction, packed, bias, np.asarray(spec.m), config)
 
@@ -143,6 +146,21 @@ def copy_layer(x: Quant, hwc: Hwc, config: EngineConfig) -> Layer:
     start = Instruction(op=Op.LANE, weight_hold=1, lo=x.lo, hi=x.hi)
     instruction = _geometry(start, replace(x, zero_point=0), hwc, hwc, (1, 1), config)
     return _pointwise(instruction, 0, np.float32(1), hwc[2], config)
+
+
+def _windowed(plain: Instruction, config: EngineConfig) -> Instruction | None:
+    """The same depthwise layer with three taps a cycle; None where that cannot be, or is slower."""
+    possible = (
+        config.has_window
+        and (plain.kernel_h, plain.kernel_w, plain.dilation_w) == (3, 3, 1)
+        and plain.pad_left <= 1
+        and config.beats <= 3 * (3 - plain.pad_left)  # a row's last result needs no idle cycles
+    )
+    if not possible:
+        return None
+    window = replace(plain, window=1, idle=max(0, config.beats - 3 * plain.stride_w))
+    slow, quick = (predicted_cycles(config, i) for i in (plain, window))
+    return window if quick < slow else None
 
 
 def _pointwise(

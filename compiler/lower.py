@@ -23,6 +23,8 @@ from trivet.hdl.isa import (
     predicted_stalls,
 )
 
+from trivet.hdl.overlap import with_early_starts
+
 from .addends import InexactAdd, solve
 from .allocate import Step, allocate
 from .contract import edges
@@ -395,7 +397,8 @@ class _Assembler:
                 f"layers and an END, the engine holds {config.instructions} instructions; "
                 "end the FPGA stage before it"
             )
-        code = [self.place(group, layer) for group, layer in zip(groups, layers, strict=True)]
+        placed = [self.place(group, layer) for group, layer in zip(groups, layers, strict=True)]
+        code = with_early_starts(config, placed)
         notes = tuple(self.note(k, g, i) for k, (g, i) in enumerate(zip(groups, code, strict=True)))
         return Program(
             config=config,

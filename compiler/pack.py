@@ -9,7 +9,7 @@ from trivet.hdl.config import EngineConfig
 
 from .units import Array
 
-__all__ = ["Pool", "encode_m", "pack_dot", "pack_lane", "pack_params", "pack_shared_one"]
+__all__ = ["Pool", "encode_m", "pack_dot", "pack_lane", "pack_params", "pack_shared_one", "pack_window"]
 
 # frexp exponents between which a multiplier still decides a byte (DESIGN section 5): above, every
 # sum but 0 saturates; below, every sum gives 0.
@@ -87,6 +87,18 @@ def pack_lane(weight: Array, config: EngineConfig) -> bytes:
     words = np.zeros((blocks, taps, config.lanes, config.simd), dtype=np.int8)
     words[..., 0] = full.reshape(blocks, config.lanes, taps).transpose(0, 2, 1)
     return words.tobytes()
+
+
+def pack_window(weight: Array, config: EngineConfig) -> bytes:
+    """Weights int8 ``[C, 3, 3]`` of a depthwise layer, a word a kernel row, columns reversed.
+
+    ``simd`` index 0 of a lane meets the newest column, which is the rightmost.
+    """
+    channels, rows, columns = weight.shape
+    blocks = -(-channels // config.lanes)
+    full = np.zeros((blocks * config.lanes, rows, config.simd), dtype=np.int8)
+    full[:channels, :, :columns] = weight[..., ::-1]
+    return full.reshape(blocks, config.lanes, rows, -1).transpose(0, 2, 1, 3).tobytes()
 
 
 def pack_shared_one(config: EngineConfig) -> bytes:

@@ -58,12 +58,16 @@ class AddressGenerator(wiring.Component):
         Activation word.
     part : Out
         Which ``simd`` (DOT) or ``lanes`` (LANE) bytes of it, where a word holds several.
+    valid : Out(1)
+        A slice was issued: not an idle cycle.
     pad : Out(1)
         The slice lies outside the input.
+    blind : Out(1)
+        Window: what lies two columns before is left of the image.
     weight : Out(16)
         Weight word.
     first, last : Out(1)
-        First and last slice of a pixel.
+        First and last slice of a pixel (window: of a column; ``last`` of those with a result).
     block_last, layer_last : Out(1)
         With ``last``: the last pixel of a block; of the layer.
     """
@@ -82,7 +86,9 @@ class AddressGenerator(wiring.Component):
             "finish": Out(1),
             "addr": Out(16),
             "part": Out(max(dot, lane)),
+            "valid": Out(1),
             "pad": Out(1),
+            "blind": Out(1),
             "weight": Out(16),
             "first": Out(1),
             "last": Out(1),
@@ -104,29 +110,33 @@ class AddressGenerator(wiring.Component):
         ]
 
         # Loops, innermost first; one `ends` when it and all loops inside it are in their last turn.
+        # The lanes do a window's loop over kernel columns.
+        window = i.window if self.config.has_window else C(0)
         ends = step
         loops = {}
-        for name, count in (("slice", i.c_slices), ("kx", i.kernel_w), ("ky", i.kernel_h),
-                            ("ox", i.out_w), ("oy", i.out_h), ("block", i.blocks)):
+        for name, count in (("slice", i.c_slices), ("kx", Mux(window, 1, i.kernel_w)),
+                            ("ky", i.kernel_h), ("ox", i.columns), ("oy", i.out_h),
+                            ("block", i.blocks)):
             counter = _Counter(m, name, count, self.load, ends)
             loop = Signal(name=f"{name}_ends")
             m.d.comb += loop.eq(ends & counter.last)
             ends = loops[name] = loop
         m.d.comb += self.finish.eq(loops["block"])
 
+        has_result = self._results(m, loops, window)
         pause = _Counter(m, "idle", i.idle, self.load, idle)
         has_idle = Signal(reset_less=True)
         m.d.sync += has_idle.eq(i.idle != 0)
         with m.If(loops["block"]):
             m.d.sync += running.eq(0)
         with m.Elif(loops["ky"]):
-            m.d.sync += idle.eq(has_idle)
+            m.d.sync += idle.eq(has_idle & has_result & ~(window & loops["ox"]))
         with m.Elif(idle & pause.last):
             m.d.sync += idle.eq(0)
         with m.If(self.go):
             m.d.sync += running.eq(1)
 
-        self._walk_input(m, loops, step)
+        self._walk_input(m, loops, step, window)
         self._walk_weights(m, loops, step)
 
         fresh = Signal(reset_less=True)
@@ -134,17 +144,20 @@ class AddressGenerator(wiring.Component):
             m.d.sync += fresh.eq(1)
         with m.Elif(step):
             m.d.sync += fresh.eq(0)
+        valid = Signal(reset_less=True)
         first = Signal(reset_less=True)
         last = Signal()
         block_last = Signal()
         layer_last = Signal()
         m.d.sync += [
+            valid.eq(step),
             first.eq(fresh),
-            last.eq(loops["ky"]),
+            last.eq(loops["ky"] & has_result),
             block_last.eq(loops["oy"]),
             layer_last.eq(loops["block"]),
         ]
         m.d.comb += [
+            self.valid.eq(valid),
             self.first.eq(first),
             self.last.eq(last),
             self.block_last.eq(block_last),
@@ -152,7 +165,27 @@ class AddressGenerator(wiring.Component):
         ]
         return m
 
-    def _walk_input(self, m, loops, step):
+    def _results(self, m, loops, window):
+        """Whether the column completes a result: after the first ones of a row, every stride."""
+        i = self.instruction
+        if not self.config.has_window:
+            return C(1)
+        wait = Signal(4, reset_less=True)  # columns before the next that does
+        head = Signal(reset_less=True)  # the row has no result yet
+        has_result = Signal()
+        m.d.comb += has_result.eq(~window | (wait == 0))
+        with m.If(self.load | loops["ox"]):
+            m.d.sync += [wait.eq(i.prime), head.eq(1)]
+        with m.Elif(loops["ky"] & has_result):
+            m.d.sync += [wait.eq(i.stride_w - 1), head.eq(0)]
+        with m.Elif(loops["ky"]):
+            m.d.sync += wait.eq(wait - 1)
+        blind = Signal(reset_less=True)
+        m.d.sync += blind.eq(head & (i.prime == 1))
+        m.d.comb += self.blind.eq(blind)
+        return has_result
+
+    def _walk_input(self, m, loops, step, window):
         """Address, padding and part of the slice, by one running sum for each loop."""
         i = self.instruction
         row, pixel, ky, kx = (Signal(16, name=f"base_{n}", reset_less=True)
@@ -164,7 +197,8 @@ class AddressGenerator(wiring.Component):
         def assign(targets, value):
             return [target.eq(value) for target in targets]
 
-        left = assign((x_pixel, x), -i.pad_left)
+        left = assign((x_pixel, x), Mux(window, 0, -i.pad_left))
+        stride_w = Mux(window, 1, i.stride_w)
         start = [*assign((row, pixel, ky, kx), i.origin), *assign((y_row, y), -i.pad_top), *left]
         with m.If(self.load | loops["oy"]):
             m.d.sync += start
@@ -173,7 +207,7 @@ class AddressGenerator(wiring.Component):
             m.d.sync += [*assign((y_row, y), y_row + i.stride_h), *left]
         with m.Elif(loops["ky"]):
             m.d.sync += assign((pixel, ky, kx), pixel + i.step_x)
-            m.d.sync += [y.eq(y_row), *assign((x_pixel, x), x_pixel + i.stride_w)]
+            m.d.sync += [y.eq(y_row), *assign((x_pixel, x), x_pixel + stride_w)]
         with m.Elif(loops["kx"]):
             m.d.sync += assign((ky, kx), ky + i.step_ky)
             m.d.sync += [y.eq(y + i.dilation_h), x.eq(x_pixel)]

@@ -81,6 +81,11 @@ class EngineConfig:
         return self.lanes * self.simd
 
     @property
+    def has_window(self) -> bool:
+        """Whether lanes can take three taps of a row at once: a multiplier for each."""
+        return self.simd >= 3
+
+    @property
     def beats(self) -> int:
         """Cycles that the requantisers need for the sums of all lanes."""
         return self.lanes // self.requantisers

@@ -46,7 +46,8 @@ class ProgramError(ValueError):
 
 class Op:
     """Operations. ``DOT``: lanes share the activations, each has its weights (Conv, Gemm, MatMul).
-    ``LANE``: lane l takes byte l of the word times its first weight (depthwise, pools, copies)."""
+    ``LANE``: lane l takes byte l of the word times its first weight (depthwise, pools, copies); with
+    ``window`` also the bytes of the two columns before, times its second and third weight."""
 
     END = 0
     DOT = 1
@@ -68,7 +69,8 @@ FIELDS: tuple[Field, ...] = (
     Field("has_add", 1, False, "add the skip tensor through addend tables after requantising"),
     Field("has_table", 1, False, "map the result through a 256-entry table, last of all"),
     Field("early", 4, False, "start so many cycles before the layer before has written its last"),
-    Field("reserved", 3, False, "zero"),
+    Field("window", 1, False, "LANE takes the three taps of a kernel row at once (3 x 3 kernels)"),
+    Field("prime", 2, False, "columns that begin a row without a result: window: 2 - pad_left"),
     Field("src", 16, False, "word address of the source tensor"),
     Field("src2", 16, False, "word address of the skip tensor; in another bank than the source"),
     Field("dst", 16, False, "word address of the result"),
@@ -94,11 +96,11 @@ FIELDS: tuple[Field, ...] = (
     Field("pad_top", 8, False, "rows of padding above"),
     Field("pad_left", 8, False, "columns of padding on the left"),
     Field("idle", 8, False, "idle cycles between pixels, so that the requantisers keep up"),
-    Field("step_x", 16, False, "words from one output column to the next: stride_w * pixel_words"),
+    Field("step_x", 16, False, "words from column to column: stride_w * pixel_words (window: 1 *)"),
     Field("step_y", 16, False, "words from one output row to the next: stride_h * row_words"),
     Field("step_kx", 16, False, "words from kernel column to column: dilation_w * pixel_words"),
     Field("step_ky", 16, False, "words from kernel row to row: dilation_h * row_words"),
-    Field("origin", 16, False, "src - pad_top * row_words - pad_left * pixel_words, modulo 2^16"),
+    Field("origin", 16, False, "src - pad_top * row_words - pad_left * pixel_words (window: 0 *), mod 2^16"),
     Field("zp_x", 9, True, "byte that padding feeds"),
     Field("zp_y", 9, True, "zero point of the requantised result"),
     Field("lo", 9, True, "lower clamp of the requantised result"),
@@ -106,10 +108,11 @@ FIELDS: tuple[Field, ...] = (
     Field("zp_a", 9, True, "zero point of the sum with the skip tensor"),
     Field("lo_a", 9, True, "lower clamp of the sum with the skip tensor"),
     Field("hi_a", 9, True, "upper clamp of the sum with the skip tensor"),
+    Field("columns", 16, False, "out_w; window: columns read, prime + (out_w - 1) * stride_w + 1"),
 )
 _BITS = sum(f.bits for f in FIELDS)
 assert _BITS <= INSTRUCTION_BYTES * 8, _BITS
-_DERIVED = ("row_words", "step_x", "step_y", "step_kx", "step_ky", "origin", "reserved")
+_DERIVED = ("row_words", "step_x", "step_y", "step_kx", "step_ky", "origin", "prime", "columns")
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,14 @@ class Instruction:
     beyond the tensor's channels are undefined and meet zero weights. Weights lie as
     ``[block][slice][lane][simd]`` bytes, slices in order kernel row, kernel column, channel slice;
     LANE reads ``simd`` index 0 only, the compiler leaves the others 0.
+
+    ``window`` is LANE for kernels of 3 x 3 (``dilation_w`` 1, ``pad_left`` 0 or 1, sums only), on
+    engines whose ``simd`` is at least 3: each row of results reads its columns once, from the
+    image's first on, three words a column, top to bottom; a lane's multipliers 0, 1 and 2 take
+    byte l of this column, of the one before and of the one before that. So its weights lie as
+    ``[block][kernel row][lane][simd]``, ``simd`` index 2 - kx. The column left of the image is
+    never read. A column that completes no result (``prime`` ones at a row's start, those between
+    strides) is followed by no idle cycles, nor is a row's last, which ``prime`` columns follow.
     """
 
     op: int = Op.DOT
@@ -161,25 +172,40 @@ class Instruction:
     has_table: int = 0
     table: int = 0
     early: int = 0
+    window: int = 0
 
     def derived(self) -> dict[str, int]:
         """Products that the address generator would otherwise need multipliers for."""
         row = self.in_w * self.pixel_words
-        origin = self.src - self.pad_top * row - self.pad_left * self.pixel_words
+        # A window begins at the image's first column.
+        left = 0 if self.window else self.pad_left
+        prime = 2 - self.pad_left if self.window else 0
+        origin = self.src - self.pad_top * row - left * self.pixel_words
         return {
             "row_words": row,
-            "step_x": self.stride_w * self.pixel_words,
+            "step_x": (1 if self.window else self.stride_w) * self.pixel_words,
             "step_y": self.stride_h * row,
             "step_kx": self.dilation_w * self.pixel_words,
             "step_ky": self.dilation_h * row,
             "origin": origin & 0xFFFF,
-            "reserved": 0,
+            "prime": prime,
+            "columns": prime + (self.out_w - 1) * self.stride_w + 1 if self.window else self.out_w,
         }
 
     @property
     def slices(self) -> int:
-        """Slices (cycles of useful work) of one output pixel and block."""
-        return self.kernel_h * self.kernel_w * self.c_slices
+        """Slices of one output pixel and block (``window``: of one column), each a weight word."""
+        return self.kernel_h * (1 if self.window else self.kernel_w) * self.c_slices
+
+    @property
+    def pitch(self) -> int:
+        """Slices from one pixel to the next in its row."""
+        return self.slices * (self.stride_w if self.window else 1)
+
+    @property
+    def work(self) -> int:
+        """Slices (cycles of useful work) of the layer."""
+        return self.blocks * self.out_h * self.derived()["columns"] * self.slices
 
     @property
     def pixels(self) -> int:
@@ -234,9 +260,13 @@ SETUP_CYCLES = 0
 def predicted_stalls(config: EngineConfig, instruction: Instruction) -> int:
     """Issue cycles in which the multipliers wait for the requantisers: closed form.
 
-    ``idle`` cycles between pixels; none after the last, where the pipeline drains.
+    ``idle`` cycles between pixels; none after the last, where the pipeline drains, nor, with
+    ``window``, after a row's last.
     """
-    return (instruction.blocks * instruction.pixels - 1) * instruction.idle
+    pauses = instruction.blocks * instruction.pixels - 1
+    if instruction.window:
+        pauses = instruction.blocks * instruction.out_h * (instruction.out_w - 1)
+    return pauses * instruction.idle
 
 
 def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
@@ -253,12 +283,13 @@ def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
 def predicted_cycles(config: EngineConfig, instruction: Instruction) -> int:
     """Cycles of one layer, exact closed form: from the last byte of the layer before to its own.
 
-    blocks * pixels * slices + idle cycles between pixels + drain - early; SETUP_CYCLES are hidden.
+    work + stalls + drain - early; SETUP_CYCLES are hidden. Work is a cycle for each slice: blocks *
+    out_h * columns * slices. Stalls are the ``idle`` cycles between pixels.
     The first layer of a run has none before it and takes its `early` cycles, too.
     """
-    work = instruction.blocks * instruction.pixels * instruction.slices
+    drain = drain_cycles(config, instruction)
     stalls = predicted_stalls(config, instruction)
-    return SETUP_CYCLES + work + stalls + drain_cycles(config, instruction) - instruction.early
+    return SETUP_CYCLES + instruction.work + stalls + drain - instruction.early
 
 
 def predicted_total(config: EngineConfig, instructions: Iterable[Instruction]) -> int:

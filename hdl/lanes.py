@@ -7,6 +7,8 @@ from amaranth.utils import exact_log2
 
 __all__ = ["Lanes", "delay"]
 
+_ROWS = 3  # of a window's kernel
+
 
 def delay(m, value, cycles, name, *, reset=None):
     """``value`` as it was ``cycles`` cycles ago; ``reset``, if given, forgets what is under way."""
@@ -49,12 +51,14 @@ class Lanes(wiring.Component):
         Activation word of the slice.
     part : In
         Which part of it, see :class:`~trivet.hdl.address.AddressGenerator`.
-    pad, first, last : In(1)
-        All bytes are ``zp_x``; first and last slice of the pixel.
+    valid, pad, blind, first, last : In(1)
+        There is a slice (window: its word counts as a column's); all bytes are ``zp_x``; the third
+        taps are ``zp_x``; first and last slice of the pixel.
     weights : In(lanes * simd * 8)
         Weights of the slice, ``WEIGHT_LAG`` cycles after ``word``.
-    is_lane, x_unsigned, acc_max : In(1)
-        Layer: lane l's first multiplier takes byte l; bytes are unsigned; keep the maximum.
+    is_lane, window, x_unsigned, acc_max : In(1)
+        Layer: lane l's first multiplier takes byte l; its second and third take what the first
+        took 3 and 6 slices ago; bytes are unsigned; keep the maximum.
     zp_x : In(signed(9))
         Layer: what padding feeds.
     sums : Out(32 * R)
@@ -70,11 +74,14 @@ class Lanes(wiring.Component):
         super().__init__({
             "word": In(config.word_bytes * 8),
             "part": In(exact_log2(parts)),
+            "valid": In(1),
             "pad": In(1),
+            "blind": In(1),
             "first": In(1),
             "last": In(1),
             "weights": In(config.lanes * config.simd * 8),
             "is_lane": In(1),
+            "window": In(1),
             "x_unsigned": In(1),
             "acc_max": In(1),
             "zp_x": In(signed(9)),
@@ -126,7 +133,10 @@ class Lanes(wiring.Component):
         return m
 
     def _operands(self, m):
-        """Registered operands: ``[lane][k]``, 9 bits signed; only ``k = 0`` differs by lane."""
+        """Registered operands: ``[lane][k]``, 9 bits signed; only the first may differ by lane.
+
+        For windows the first three are taps of a shift register, one word a slice.
+        """
         config = self.config
         lane_part = C(0) if config.word_bytes == config.lanes else self.part
         dot_part = C(0) if config.word_bytes == config.simd else self.part
@@ -134,27 +144,36 @@ class Lanes(wiring.Component):
         def extend(byte):
             return Cat(byte, byte[7] & ~self.x_unsigned).as_signed()
 
-        def operand(byte, name):
-            value = Signal(signed(9), name=f"operand_{name}", reset_less=True)
-            m.d.sync += value.eq(Mux(self.pad, self.zp_x, extend(byte)))
-            return value
+        def register(value, name):
+            held = Signal(signed(9), name=f"operand_{name}", reset_less=True)
+            with m.If(self.valid):
+                m.d.sync += held.eq(value)
+            return held
 
-        def shared_operand(byte, name):
-            value = operand(byte, name)
-            with m.If(self.is_lane):
-                m.d.sync += value.eq(0)
-            return value
+        def operand(byte):
+            return Mux(self.pad, self.zp_x, extend(byte))
 
-        # LANE uses one multiplier a lane; the others see zeros, whatever their weights are.
+        # LANE uses one multiplier a lane, or three; the others see zeros, whatever their weights.
         of_dot = self.word.word_select(dot_part, config.simd * 8)
         of_lane = self.word.word_select(lane_part, config.lanes * 8)
-        shared = [shared_operand(of_dot.word_select(k, 8), f"shared{k}")
-                  for k in range(1, config.simd)]
-        return [
-            [operand(Mux(self.is_lane, of_lane.word_select(lane, 8), of_dot[:8]), f"lane{lane}"),
-             *shared]
-            for lane in range(config.lanes)
-        ]
+        shared = [Mux(self.is_lane, 0, operand(of_dot.word_select(k, 8)))
+                  for k in range(config.simd)]
+        taps = 3 if config.has_window else 1
+        rest = [register(shared[k], f"shared{k}") for k in range(taps, config.simd)]
+        operands = []
+        for lane in range(config.lanes):
+            byte = Mux(self.is_lane, of_lane.word_select(lane, 8), of_dot[:8])
+            own = [register(operand(byte), f"lane{lane}")]
+            for tap in range(1, taps):
+                # The column before: as many slices ago as a window has rows.
+                before = own[-1]
+                for row in range(_ROWS - 1):
+                    before = register(before, f"lane{lane}_before{tap}_{row}")
+                if tap == 2:
+                    before = Mux(self.blind, self.zp_x, before)
+                own.append(register(Mux(self.window, before, shared[tap]), f"lane{lane}_tap{tap}"))
+            operands.append([*own, *rest])
+        return operands
 
     @staticmethod
     def _multiply(m, a, b, name):

@@ -32,6 +32,9 @@ def _first_reads(config: EngineConfig, i: Instruction, count: int) -> list[int |
         tap, channel_slice = divmod(k, i.c_slices)
         ky, kx = divmod(tap, i.kernel_w)
         y, x = ky * i.dilation_h - i.pad_top, kx * i.dilation_w - i.pad_left
+        if i.window:  # columns of three words, from the image's first on
+            x, ky = divmod(k, i.kernel_h)
+            y = ky * i.dilation_h - i.pad_top
         inside = 0 <= y < i.in_h and 0 <= x < i.in_w
         channel = (channel_slice if i.op == Op.DOT else 0) * step
         word = i.src + (y * i.in_w + x) * i.pixel_words + channel // config.word_bytes
@@ -41,13 +44,21 @@ def _first_reads(config: EngineConfig, i: Instruction, count: int) -> list[int |
 
 def _last_writes(config: EngineConfig, i: Instruction, cycles: int) -> list[tuple[int, int]]:
     """Words written in the last cycles of a layer: (cycles before its last write, word)."""
-    period = i.slices + i.idle
     words = []
-    for k in range(min(i.blocks * i.pixels, -(-cycles // period))):
-        block, pixel = divmod(i.blocks * i.pixels - 1 - k, i.pixels)
+    ahead = 0
+    for k in reversed(range(i.blocks * i.pixels)):
+        if ahead >= cycles:
+            break
+        block, pixel = divmod(k, i.pixels)
         offset = pixel * i.out_pixel_words + block * config.lanes // config.word_bytes
-        words.append((k * period, (i.dst + offset) & 0xFFFF))
+        words.append((ahead, (i.dst + offset) & 0xFFFF))
+        ahead += _first_pixel(i) if i.window and pixel % i.out_w == 0 else i.pitch + i.idle
     return words
+
+
+def _first_pixel(i: Instruction) -> int:
+    """Slices up to the first result, of the layer and, with ``window``, of every row."""
+    return i.slices * (1 + i.derived()["prime"])
 
 
 def early_start(config: EngineConfig, before: Instruction, after: Instruction) -> int:
@@ -56,9 +67,9 @@ def early_start(config: EngineConfig, before: Instruction, after: Instruction) -
     Slice s of ``after`` reads s + 1 cycles after its start; started e cycles early, it must come
     after the write that is j cycles ahead of the last one: e <= s + j, for every word that both
     touch. Besides, the first pixel of ``after`` must not be complete before ``before`` is done
-    (write-back serves one layer at a time): e < slices.
+    (write-back serves one layer at a time): e < its slices.
     """
-    early = min(EARLY_MAX, after.slices - 1)
+    early = min(EARLY_MAX, _first_pixel(after) - 1)
     if before.has_add:
         early = min(early, _SKIP_AHEAD)
     reads = _first_reads(config, after, early)

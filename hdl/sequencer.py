@@ -12,7 +12,7 @@ __all__ = ["COUNTERS", "Sequencer", "instruction_layout"]
 # Bytes of an instruction fetched a cycle: four block RAMs of 512 x 36 bits.
 _FETCH_BYTES = 16
 _FETCHES = INSTRUCTION_BYTES // _FETCH_BYTES
-_COUNTS = ("blocks", "out_h", "out_w", "kernel_h", "kernel_w", "c_slices")
+_COUNTS = ("blocks", "out_h", "columns", "kernel_h", "kernel_w", "c_slices")
 
 COUNTERS = data.StructLayout({"cycles": 32, "busy": 32, "stalls": 32})
 
@@ -263,11 +263,14 @@ class Sequencer(wiring.Component):
             ]
         return value, valid, beyond
 
-    @staticmethod
-    def _invalid(instruction):
-        """No operation of this instruction set, or a loop that would run 2^n times."""
+    def _invalid(self, instruction):
+        """No operation of this engine, or a loop that would run 2^n times."""
         empty = [instruction[name] == 0 for name in _COUNTS]
-        return (instruction.op > Op.LANE) | Cat(*empty).any()
+        window = instruction.window
+        if self.config.has_window:
+            # Other kernels need other columns kept: their sums would be wrong.
+            window &= (instruction.op != Op.LANE) | (instruction.kernel_h != 3)
+        return (instruction.op > Op.LANE) | window | Cat(*empty).any()
 
     def _is_time(self, m, layer, early):
         """The drain of ``layer`` is over but for ``early`` cycles: the next may start."""

@@ -145,6 +145,8 @@ class _Layer:
             raise self.wrong(f"operation {i.op} is unknown")
         if not all((i.slices, i.pixels, i.blocks, i.stride_h, i.stride_w)):
             raise self.wrong("a count of kernel, output, blocks or stride is 0")
+        if i.window:
+            self._check_window()
         self.source_words = i.in_h * i.in_w * i.pixel_words
         self.result_words = i.pixels * i.out_pixel_words
         self._check_memory()
@@ -198,8 +200,19 @@ class _Layer:
             raise self.wrong(
                 f"{i.blocks} blocks do not fit an output pixel of {i.out_pixel_words} words"
             )
-        if i.idle + i.slices < self.config.beats:
+        # Cycles from one pixel's sums to the next: in a row, and from row to row.
+        inner = (i.stride_w * i.kernel_h if i.window else i.slices) + i.idle
+        outer = (3 - i.pad_left) * i.kernel_h if i.window else inner
+        if min(inner, outer) < self.config.beats:
             raise self.wrong(f"{i.idle} idle cycles are too few for {self.config.beats} beats")
+
+    def _check_window(self) -> None:
+        """Rules of LANE with three taps at once."""
+        i = self.i
+        if i.op != Op.LANE or self.config.simd < 3 or i.acc_max:
+            raise self.wrong("a window needs LANE, sums and 3 multipliers a lane")
+        if (i.kernel_h, i.kernel_w, i.dilation_w) != (3, 3, 1) or i.pad_left > 1:
+            raise self.wrong("a window needs a kernel of 3 x 3, dilation_w 1, pad_left 0 or 1")
 
     def _weights(self, program: Program) -> npt.NDArray[np.int64]:
         i, config = self.i, self.config
@@ -210,14 +223,18 @@ class _Layer:
         used = words[i.weights : i.weights + count].astype(np.int64)
         if i.weight_hold:
             used = np.broadcast_to(used, (i.blocks * i.slices, *used.shape[1:]))
-        if i.op == Op.LANE and used[:, :, 1:].any():
-            raise self.wrong("a LANE weight word is not 0 beyond index 0")
+        own = 3 if i.window else 1
+        if i.op == Op.LANE and used[:, :, own:].any():
+            raise self.wrong(f"a LANE weight word is not 0 beyond index {own - 1}")
         if i.acc_max and i.op != Op.LANE:
             raise self.wrong("only LANE keeps maxima")
         used = used.reshape(i.blocks, i.slices, config.lanes, config.simd)
         if i.op == Op.LANE:
             if i.c_slices != 1:
                 raise self.wrong(f"LANE with {i.c_slices} channel slices, must be 1")
+            if i.window:  # [block, ky, lane, simd], the rightmost column first
+                columns = used[..., 2::-1].transpose(1, 3, 0, 2)
+                return columns.reshape(i.kernel_h * i.kernel_w, self.channels)
             return used[..., 0].transpose(1, 0, 2).reshape(i.slices, self.channels)
         return used.transpose(1, 3, 0, 2).reshape(i.slices * config.simd, self.channels)
 

@@ -50,6 +50,7 @@ def execute(mem: Memories, i: Any) -> None:
     if not i.x_unsigned:
         flat = flat.astype(np.uint8).view(np.int8).astype(np.int64)
     slices = i.kernel_h * i.kernel_w * i.c_slices
+    taps = i.kernel_w if i.window else 1  # of a weight word
     for block in range(i.blocks):
         for pixel in range(i.out_h * i.out_w):
             oy, ox = divmod(pixel, i.out_w)
@@ -66,9 +67,10 @@ def execute(mem: Memories, i: Any) -> None:
                     data = flat[start : start + n]
                 else:
                     data = np.full(n, i.zp_x, np.int64)
-                word = i.weights + (0 if i.weight_hold else block * slices + k)
+                word = i.weights + (0 if i.weight_hold else (block * slices + k) // taps)
                 w = mem.weights[word].astype(np.int64)
-                totals[k] = (w * data).sum(1) if i.op == 1 else w[:, 0] * data
+                own = taps - 1 - kx if i.window else 0
+                totals[k] = (w * data).sum(1) if i.op == 1 else w[:, own] * data
             sums = totals.max(0) if i.acc_max else totals.sum(0)
             channel = i.params * c.requantisers + block * c.lanes + np.arange(c.lanes)
             y8 = requant(sums + mem.bias[channel], mem.m[channel], i.zp_y, i.lo, i.hi)

@@ -31,6 +31,8 @@ def shape(lanes, simd, requantisers):
     return replace(TINY, lanes=lanes, simd=simd, requantisers=requantisers)
 
 
+WINDOW = replace(TINY, act_bank_words=64, weight_words=64)
+
 SHAPES = [shape(1, 1, 1), shape(2, 2, 2), shape(4, 4, 1), shape(4, 4, 2), shape(4, 4, 4),
           shape(8, 4, 2), shape(4, 8, 2), shape(2, 8, 1)]
 
@@ -151,7 +153,7 @@ class Bench:
             alone = instruction.early if k == first else 0
             assert await self.counters(k) == (
                 predicted_cycles(self.config, instruction) + alone,
-                instruction.blocks * instruction.pixels * instruction.slices,
+                instruction.work,
                 predicted_stalls(self.config, instruction),
             ), k
 
@@ -172,7 +174,7 @@ def run_program(config, instructions, seed=0, *, pairs=False):
 def with_idle(config, **fields):
     """An instruction whose pixels leave the requantisers the time they need."""
     i = Instruction(**fields)
-    return replace(i, idle=max(0, config.beats - i.slices))
+    return replace(i, idle=max(0, config.beats - i.pitch))
 
 
 def conv(config, channels=None, **fields):
@@ -238,6 +240,9 @@ def random_layer(config, rng, src=None):
     kernel_h, kernel_w, in_h, in_w = (int(rng.integers(1, 4)) for _ in range(4))
     blocks, c_slices = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     channels = c_slices * config.simd if op == Op.DOT else blocks * config.lanes
+    windowed = op == Op.LANE and config.has_window and rng.integers(0, 2)
+    if windowed:
+        kernel_h = kernel_w = 3
     if op == Op.LANE:
         c_slices = 1
     pixel_words = -(-channels // config.word_bytes) + int(rng.integers(0, 2))
@@ -262,8 +267,11 @@ def random_layer(config, rng, src=None):
     lo, hi = sorted(int(v) for v in rng.integers(-128, 128, 2))
     lo_a, hi_a = sorted(int(v) for v in rng.integers(-128, 128, 2))
     x_unsigned = int(rng.integers(0, 2))
-    return with_idle(
-        config, op=op, src=src,
+    fields = {}
+    if windowed:
+        fields = {"window": 1, "acc_max": 0, "dilation_w": 1, "pad_left": int(rng.integers(0, 2))}
+    values = dict(
+        op=op, src=src,
         dst=int(banks[1] * bank + rng.integers(0, bank - result + 1)),
         src2=int(banks[2] * bank + rng.integers(0, bank - result + 1)),
         weights=int(rng.integers(0, config.weight_words - used + 1)),
@@ -279,6 +287,7 @@ def random_layer(config, rng, src=None):
         addend=int(rng.integers(0, config.addends)), zp_a=int(rng.integers(-128, 128)), lo_a=lo_a,
         hi_a=hi_a, has_table=int(rng.integers(0, 2)), table=int(rng.integers(0, config.tables)),
     )
+    return with_idle(config, **values | fields)
 
 
 def name(config):
@@ -369,6 +378,48 @@ def test_depthwise_and_pools():
     run_program(TINY, [*layers, END])
 
 
+def columns(config, **fields):
+    """A window layer of two blocks over a 4 x 5 image, padded all around."""
+    return window(config, **{"window": 1, "kernel_h": 3, "in_h": 4, "in_w": 5, "out_h": 4,
+                             "out_w": 5, "pad_top": 1, "src": 3, "dst": 70, "zp_x": 9, **fields})
+
+
+WINDOWS = {
+    "padded": {},
+    "not padded": {"pad_top": 0, "pad_left": 0, "out_h": 2, "out_w": 3},
+    "one column": {"in_w": 1, "out_w": 1, "src": 8},
+    "one pixel": {"in_h": 1, "in_w": 1, "out_h": 1, "out_w": 1},
+    "two columns": {"in_w": 2, "out_w": 2, "blocks": 3, "pixel_words": 3, "out_pixel_words": 3,
+                    "dst": 66},
+    "columns beyond the image": {"in_h": 2, "in_w": 2, "out_h": 3, "pad_left": 0},
+    "strides": {"stride_h": 2, "stride_w": 2, "out_h": 2, "out_w": 3},
+    "stride of three": {"stride_h": 3, "stride_w": 3, "out_h": 2, "out_w": 2, "pad_left": 0},
+    "rows apart": {"dilation_h": 2, "out_h": 2, "pad_top": 2},
+    "unsigned": {"x_unsigned": 1, "zp_x": 190, "lo": 0, "hi": 255, "zp_y": 90},
+    "one weight word": {"weight_hold": 1},
+    "add and table": {"has_add": 1, "src2": 150, "has_table": 1, "addend": 1, "src": 34, "in_h": 3,
+                      "out_h": 3, "in_w": 4, "out_w": 4},
+}
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_window(case):
+    """Three taps a cycle; then the same bytes as the plain form, were the weights alike."""
+    layer = columns(WINDOW, **WINDOWS[case])
+    before = matrix(WINDOW, src=90, dst=layer.src - 1, weights=20)
+    after = matrix(WINDOW, src=layer.dst + 2, dst=0, weights=12, x_unsigned=layer.x_unsigned)
+    run_program(WINDOW, [before, layer, replace(layer, dst=110), after, END])
+
+
+def test_window_takes_a_third_of_the_cycles():
+    layer = columns(WINDOW, blocks=1)
+    assert layer.work == 4 * 6 * 3
+    assert predicted_stalls(WINDOW, layer) == 0
+    slow = replace(WINDOW, requantisers=1)
+    assert predicted_stalls(slow, columns(slow, blocks=1)) == 4 * 4 * 1
+    run_program(slow, [columns(slow), END])
+
+
 def test_residual_add_and_table():
     fields = {"src2": 70, "addend": 1, "zp_a": -4, "lo_a": -120, "hi_a": 110, "table": 1}
     layers = [
@@ -439,9 +490,9 @@ def test_clear_in_the_middle_leaves_nothing_behind():
     Bench(TINY).run(testbench)
 
 
-def failing(instructions, text, **options):
+def failing(instructions, text, config=TINY, **options):
     """Errors are reported within a bound, name the instruction, and leave a working engine."""
-    good = [matrix(TINY), END]
+    good = [matrix(config), END]
 
     async def testbench(bench):
         await bench.load(instructions)
@@ -458,15 +509,21 @@ def failing(instructions, text, **options):
         await bench.check(good)
         assert not bench.ctx.get(bench.engine.error)
 
-    Bench(TINY, **options).run(testbench)
+    Bench(config, **options).run(testbench)
 
 
 @pytest.mark.parametrize("fields", [
     {"op": 3}, {"op": 15}, {"blocks": 0}, {"out_h": 0}, {"out_w": 0}, {"kernel_h": 0},
-    {"kernel_w": 0}, {"c_slices": 0},
+    {"kernel_w": 0}, {"c_slices": 0}, {"window": 1},
+    {"window": 1, "op": Op.LANE}, {"window": 1, "kernel_h": 3},
 ], ids=str)
 def test_invalid_instruction_is_an_error(fields):
     failing([matrix(TINY), replace(matrix(TINY), **fields), END], 1)
+
+
+def test_engine_of_few_multipliers_has_no_windows():
+    config = replace(TINY, simd=2)
+    failing([columns(config), END], 0, config=config)
 
 
 def test_first_instruction_may_be_the_invalid_one():

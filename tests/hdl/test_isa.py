@@ -23,7 +23,7 @@ from trivet.hdl.isa import (
     predicted_total,
 )
 
-DERIVED = {"row_words", "step_x", "step_y", "step_kx", "step_ky", "origin", "reserved"}
+DERIVED = {"row_words", "step_x", "step_y", "step_kx", "step_ky", "origin", "prime", "columns"}
 
 
 def program():
@@ -48,7 +48,9 @@ def test_random_instructions_survive_encoding():
             values[f.name] = int(rng.integers(low, low + (1 << f.bits)))
         # Products must fit their derived fields.
         values.update(in_w=int(rng.integers(1, 60)), pixel_words=int(rng.integers(1, 4)),
-                      dilation_h=int(rng.integers(1, 9)))
+                      dilation_h=int(rng.integers(1, 9)), out_w=int(rng.integers(1, 4000)))
+        if values["window"]:
+            values["pad_left"] = int(rng.integers(0, 2))
         instruction = Instruction(**values)
         data = instruction.encode()
         assert len(data) == INSTRUCTION_BYTES
@@ -59,6 +61,7 @@ def test_random_instructions_survive_encoding():
     ({"blocks": 65536}, "blocks is 65536, must be 0..65535"),
     ({"zp_x": 256}, "zp_x is 256, must be -256..255"),
     ({"in_w": 65535, "pixel_words": 2}, "row_words is 131070"),
+    ({"window": 1, "pad_left": 3}, "prime is -1"),
 ])
 def test_values_beyond_their_field_are_refused(change, text):
     with pytest.raises(ValueError, match=text):
@@ -120,5 +123,10 @@ def test_cycles_are_the_closed_form():
     layer = Instruction(blocks=2, out_h=3, out_w=4, kernel_h=3, kernel_w=3, c_slices=2, idle=1)
     assert predicted_stalls(DEFAULT, layer) == 23
     assert predicted_cycles(DEFAULT, layer) == 24 * 18 + 23 + 28
+    window = replace(layer, op=Op.LANE, c_slices=1, window=1, pad_left=1)
+    assert predicted_stalls(DEFAULT, window) == 2 * 3 * 3
+    assert predicted_cycles(DEFAULT, window) == 2 * 3 * (1 + 4) * 3 + 18 + 28
+    strided = replace(window, stride_w=2, pad_left=0)
+    assert predicted_cycles(DEFAULT, strided) == 2 * 3 * (2 + 7) * 3 + 18 + 28
     run = [layer, layer, Instruction(op=Op.END), layer]
     assert predicted_total(DEFAULT, run) == START_CYCLES + 2 * predicted_cycles(DEFAULT, layer)

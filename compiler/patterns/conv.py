@@ -219,10 +219,10 @@ def _matrix_weights(
 def _conv_geometry(node: ir.Node, in_shape: tuple[int, ...], weight: Array) -> tuple[Window, int]:
     groups = int(attribute(node, "group", 1))
     channels_in, channels = in_shape[1], weight.shape[0]
-    if groups != 1 and not groups == channels_in == channels:
+    if channels_in != groups * weight.shape[1] or channels % groups:
         raise Refused(
-            f"{groups} groups of {channels_in} channels; only depthwise (groups = channels in = "
-            "channels out) and ungrouped convolutions have an engine form"
+            f"{groups} groups of {weight.shape[1]} channels do not divide its {channels_in} "
+            f"inputs and {channels} outputs"
         )
     kernel = (int(weight.shape[2]), int(weight.shape[3]))
     return window(node, (in_shape[2], in_shape[3]), kernel), groups

@@ -108,7 +108,7 @@ CONVS: list[dict[str, Any]] = [
     {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
     {"auto_pad": "VALID"},
     {"dilations": [2, 2], "pads": [2, 2, 2, 2]},
-    {"group": 4, "pads": [1, 1, 1, 1]},
+    {"group": 2}, {"group": 4, "pads": [1, 1, 1, 1]},
 ]
 
 
@@ -317,12 +317,6 @@ def _bias_scale(b: Builder) -> str:
     return b.op("Gemm", x, w, bias, name="n")
 
 
-def _grouped(b: Builder) -> str:
-    x = b.dq(b.input("x", [1, 4, 5, 5]), 0.1)
-    w = b.dq(b.constant(np.ones((4, 2, 3, 3), np.int8)), 0.1)
-    return b.op("Conv", x, w, name="n", group=2)
-
-
 def _one_dimension(b: Builder) -> str:
     x = b.dq(b.input("x", [1, 4, 5]), 0.1)
     w = b.dq(b.constant(np.ones((4, 4, 3), np.int8)), 0.1)
@@ -374,7 +368,6 @@ REFUSED: list[tuple[Callable[[Builder], str], str]] = [
     (_zero_point, "zero point of its weights is not 0"),
     (_float_bias, r"bias is no multiple .* channel 0 is 1\.530 steps"),
     (_bias_scale, "bias is no multiple"),
-    (_grouped, "2 groups of 4 channels"),
     (_one_dimension, "1 spatial dimensions"),
     (_batched, "MatMul of 3 dimensions"),
     (_sigmoid_behind, "Sigmoid stands between MatMul and its QuantizeLinear"),

@@ -22,7 +22,6 @@ from trivet.hdl.isa import (
     predicted_cycles,
     predicted_stalls,
 )
-
 from trivet.hdl.overlap import with_early_starts
 
 from .addends import InexactAdd, solve

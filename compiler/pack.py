@@ -9,7 +9,15 @@ from trivet.hdl.config import EngineConfig
 
 from .units import Array
 
-__all__ = ["Pool", "encode_m", "pack_dot", "pack_lane", "pack_params", "pack_shared_one", "pack_window"]
+__all__ = [
+    "Pool",
+    "encode_m",
+    "pack_dot",
+    "pack_lane",
+    "pack_params",
+    "pack_shared_one",
+    "pack_window",
+]
 
 # frexp exponents between which a multiplier still decides a byte (DESIGN section 5): above, every
 # sum but 0 saturates; below, every sum gives 0.

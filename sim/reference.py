@@ -8,7 +8,7 @@ as wrong bytes. Memory that nobody wrote holds arbitrary bytes, as on a board.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ Array = npt.NDArray[Any]
 _PARAM = np.dtype([("bias", "<i4"), ("m", "<f4")])
 _EXACT32 = 1 << 24  # integers below are exact in float32, whatever the order of a sum
 _INT32 = 1 << 31
+# Least cycles from the skip read of a word to its write (hdl/latency.py, hdl/memories.py): the
+# bytes are 4 on their way from memory and 5 in Post.
+_SKIP_AHEAD = 9
 # numpy's OpenBLAS computes products of at most this many multiplications on the calling thread.
 # Its threads wake one another through the scheduler: on a busy machine a 16 ms wait for 0.06 ms.
 _SERIAL_PRODUCTS = 1 << 18
@@ -52,6 +55,8 @@ class ReferenceMachine:
             _Layer(program, k, Instruction.decode(i.encode()))
             for k, i in enumerate(program.instructions[:-1])
         ]
+        for before, after in pairwise(self._layers):
+            _check_early(before, after)
         self._notes = {note.instruction: note for note in program.layers}
         for port in (*program.inputs, *program.outputs, *(n.output for n in program.layers)):
             end = port.offset + self._words(port)
@@ -267,6 +272,42 @@ class _Layer:
         used: npt.NDArray[np.uint8] = tables[self.i.table]
         return used
 
+    def reads(self) -> Iterator[int | None]:
+        """Source words in the order of the slices, a slice a cycle; None for padding."""
+        i, config = self.i, self.config
+        block_bytes = config.lanes if i.op == Op.LANE else 0
+        for block, oy in product(range(i.blocks), range(i.out_h)):
+            if i.window:
+                columns = (i.out_w - 1) * i.stride_w + 3 - i.pad_left
+                taps = ((ky, x, 0) for x in range(columns) for ky in range(i.kernel_h))
+            else:
+                nest = (i.out_w, i.kernel_h, i.kernel_w, i.c_slices)
+                taps = (
+                    (ky, ox * i.stride_w + kx * i.dilation_w - i.pad_left, cs * config.simd)
+                    for ox, ky, kx, cs in product(*map(range, nest))
+                )
+            for ky, x, byte in taps:
+                y = oy * i.stride_h + ky * i.dilation_h - i.pad_top
+                inside = 0 <= y < i.in_h and 0 <= x < i.in_w
+                word = (byte + block * block_bytes) // config.word_bytes
+                yield i.src + (y * i.in_w + x) * i.pixel_words + word if inside else None
+
+    def results(self) -> tuple[Array, Array]:
+        """In order of pixels: the slice or idle cycle of each layer that ends it; its word."""
+        i = self.i
+        rows = np.arange(i.blocks * i.out_h)[:, None]
+        ox = np.arange(i.out_w)
+        if i.window:
+            first = (3 - i.pad_left) * i.kernel_h
+            step = i.stride_w * i.kernel_h + i.idle
+            ends = rows * (first + (i.out_w - 1) * step) + first - 1 + ox * step
+        else:
+            ends = (rows * i.out_w + ox + 1) * (i.slices + i.idle) - i.idle - 1
+        block, oy = rows // i.out_h, rows % i.out_h
+        word = block * self.config.lanes // self.config.word_bytes
+        words = i.dst + (oy * i.out_w + ox) * i.out_pixel_words + word
+        return ends.reshape(-1), words.reshape(-1)
+
     def execute(self, memory: Array) -> None:
         """Read, accumulate, requantise, post-process, write."""
         i = self.i
@@ -318,6 +359,39 @@ class _Layer:
         products = self._windows(memory) * taps
         total: Array = products.max((2, 3)) if i.acc_max else products.sum((2, 3))
         return total
+
+
+def _check_early(before: _Layer, after: _Layer) -> None:
+    """No word is read before it is written, no pixel done before its predecessors are.
+
+    Slice s of a layer that starts ``early`` cycles early reads its word ``s + 1 - early`` cycles
+    after the last write of the layer before. Latencies are fixed, so what that layer issues j
+    cycles before its last slice it also writes j cycles before its last write.
+    """
+    early, first_end = after.i.early, int(after.results()[0][0])
+    if early > first_end:
+        raise after.wrong(f"starts {early} cycles early, its first pixel has {first_end + 1}")
+    ends, words = before.results()
+    written: dict[int, int] = dict(zip(words.tolist(), (ends - ends[-1]).tolist(), strict=True))
+    bank = before.config.act_bank_words
+    skips: set[int] = set()
+    if before.i.has_add:
+        first, last = before.i.src2, before.i.src2 + before.result_words - 1
+        skips = set(range(first // bank, last // bank + 1))
+    for s, word in enumerate(islice(after.reads(), early)):
+        if word is None:
+            continue
+        if s + 1 - early <= written.get(word, -early):
+            raise after.wrong(
+                f"reads word {word} before instruction {before.index} has written it; "
+                f"{early} cycles early are too many"
+            )
+        # A skip read comes so long before its write, and has its bank for itself.
+        if word // bank in skips and s + 1 - early <= -_SKIP_AHEAD:
+            raise after.wrong(
+                f"reads bank {word // bank} while instruction {before.index} reads its skip "
+                f"tensor there; {early} cycles early are too many"
+            )
 
 
 def _window_index(expand: Expand) -> Array:

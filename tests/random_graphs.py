@@ -224,6 +224,12 @@ class _Builder:
             groups = int(rng.choice([g for g in range(1, depth + 1) if depth % g == 0]))
             outputs = groups * int(rng.integers(1, max(2, self.channels // groups + 1)))
         kernel, stride, dilation, pads = self.window(height, width, keep is not None)
+        if depthwise and rng.random() < 0.5:  # as most networks have them
+            pads = tuple(int(v) for v in rng.integers(0, 2, 4))
+            if min(height + pads[0] + pads[2], width + pads[1] + pads[3]) < 3:
+                pads = (1, 1, 1, 1)
+            kernel, dilation = (3, 3), (1, 1)
+            stride = (int(rng.integers(1, 3)), int(rng.choice([1, 1, 2])))
         weight = self.weights((outputs, depth // groups, *kernel))
         geometry = (stride, dilation, pads, groups)
         free = np.zeros(outputs, np.int32)

@@ -229,6 +229,51 @@ def test_same_arguments_same_bytes() -> None:
     assert lower_all(graph).to_bytes() == lower_all(graph).to_bytes()
 
 
+def test_layers_start_early() -> None:
+    net = Net((1, 128))
+    net.conv(net.conv("x", 128, matrix=True), 128, matrix=True)
+    program = lower_all(net.graph())
+    assert [i.early for i in program.instructions] == [0, 14, 0]
+    assert program.layers[1].cycles == predicted_cycles(DEFAULT, program.instructions[1]) == 142
+
+
+def depthwise(config: EngineConfig = DEFAULT, **options: Any) -> Program:
+    net = Net((1, 20, 9, 7))
+    options = {"kernel": (3, 3), "pads": (1, 1, 1, 1), "groups": 20} | options
+    weight = np.arange(20 * 9).reshape(20, 1, 9)[..., : int(np.prod(options["kernel"]))]
+    options["weight"] = (weight % 251 - 125).astype(np.int8).reshape(20, 1, *options["kernel"])
+    net.conv("x", **options)
+    return lower_all(net.graph(), config)
+
+
+def test_depthwise_takes_three_taps_a_cycle() -> None:
+    program = depthwise()
+    i = program.instructions[0]
+    assert (i.op, i.window, i.idle, i.work) == (Op.LANE, 1, 1, 2 * 9 * 8 * 3)
+    words = np.frombuffer(program.weights, np.int8).reshape(2, 3, 16, 8)  # block, ky, lane, simd
+    first = np.arange(9, 18).reshape(3, 3) - 125  # of channel 1
+    assert np.array_equal(words[0, :, 1, :3], first[:, ::-1])
+    assert not words[..., 3:].any()
+    assert not words[1, :, 4:].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "windows"),
+    [
+        ({"stride": (1, 2)}, 1),
+        ({"stride": (1, 3), "pads": (1, 0, 1, 0)}, 0),  # nothing to gain
+        ({"kernel": (3, 2)}, 0),
+        ({"kernel": (2, 3)}, 0),
+        ({"pads": (1, 0, 1, 0)}, 1),
+        ({"pads": (1, 2, 1, 2)}, 0),
+        ({"config": EngineConfig(simd=2)}, 0),
+        ({"config": EngineConfig(requantisers=2)}, 0),  # 8 beats: the row's end is too short
+    ],
+)
+def test_depthwise_of_one_tap_a_cycle(options: dict[str, Any], windows: int) -> None:
+    assert depthwise(**options).instructions[0].window == windows
+
+
 # Expanded inputs
 
 

@@ -72,6 +72,16 @@ def test_random_programs_give_golden_bytes(name: str) -> None:
     board.close()
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_depthwise_between_other_layers(name: str) -> None:
+    """Windows of three taps a cycle, started early and followed by early starts."""
+    board, client = boards(CONFIGS[name])
+    kinds = ("depthwise", "depthwise", "conv", "max", "add")
+    ran = check_graphs(CONFIGS[name], range(40, 60), client, channels=24, side=8, kinds=kinds)
+    assert ran >= 8
+    board.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_many_random_programs(name: str) -> None:

@@ -2,14 +2,18 @@
 
 import random
 
+import golden_graph
 import numpy as np
 import pytest
-from layerwise import nhwc
+from layerwise import feeds, nhwc, shared
 from random_graphs import random_graph, random_inputs
 
 from trivet.compiler.errors import CompileError
-from trivet.compiler.lower import lower
-from trivet.hdl.config import SMALL
+from trivet.compiler.load import load
+from trivet.compiler.lower import lower, refusal
+from trivet.compiler.map import map_units
+from trivet.compiler.normalise import normalise
+from trivet.hdl.config import DEFAULT, SMALL
 from trivet.hdl.isa import predicted_total
 from trivet.runtime.link.client import BoardClient
 from trivet.sim.board import VirtualBoard
@@ -56,6 +60,39 @@ def test_expanded_inputs_on_a_line_that_loses_answers() -> None:
             counted = machine.counted()
             assert counted.cycles == predicted_total(SMALL, program.instructions)
             client.reset()  # keeps the buffers' padding
+
+
+NETWORKS = {"ad_autoencoder": 2_300, "ic_resnet8": 101_500, "kws_dscnn": 29_000}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_is_exact_and_fast(name: str) -> None:
+    """A real network on the default engine, three items: every layer, its cycles, all cycles."""
+    graph = map_units(normalise(load(shared(f"mlperf_tiny_{name}_int8.onnx"), {})))
+    names = [u.name for u in graph.units if refusal(graph, u, DEFAULT) is None]
+    program = lower(graph, names, DEFAULT)
+    (tensor,) = graph.inputs
+    shape = (3, *graph.tensors[tensor].shape)
+    rng = np.random.default_rng(8)
+    items = rng.integers(-128, 128, shape).astype(np.int8)
+    items[1:] //= 4  # nearer to what a network meets
+    board = VirtualBoard(build(DEFAULT))
+    client = BoardClient(board, "fpga0")
+    machine = BoardMachine(client, program.to_bytes())
+    for item in items:
+        values = golden_graph.run(graph, {tensor: item})
+        for note, found in machine.layers(feeds(program, values)):
+            want = nhwc(values[note.output.tensor]).reshape(note.output.hwc)
+            assert np.array_equal(found, want), note.unit
+        for port in program.outputs:
+            want = nhwc(values[port.tensor]).reshape(port.hwc)
+            assert np.array_equal(client.read_tensor(port), want), port.tensor
+        counted = machine.counted()
+        assert counted.cycles == predicted_total(DEFAULT, program.instructions)
+        assert counted.cycles <= NETWORKS[name]
+        for note in program.layers:
+            assert counted.layers[note.instruction] == (note.cycles, note.stalls), note.unit
+    board.close()
 
 
 def test_every_layer_and_counter_of_the_rtl_is_what_was_predicted() -> None:

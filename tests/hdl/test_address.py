@@ -10,15 +10,20 @@ from trivet.hdl.config import EngineConfig
 from trivet.hdl.isa import Instruction, Op
 from trivet.hdl.sequencer import instruction_layout
 
-WIDE = EngineConfig(lanes=8, simd=2, requantisers=2)
+WIDE = EngineConfig(lanes=8, simd=4, requantisers=2)
 DEEP = EngineConfig(lanes=2, simd=8, requantisers=2)
 
 
 def walk(config, i):
-    """One tuple a cycle: (addr, part, pad, weight, first, last, block_last, layer_last) or None."""
+    """One tuple a cycle or None: addr, part, pad, weight, first, last, block_last, layer_last,
+    blind; None in it is anything.
+    """
     cycles = []
     for block in range(i.blocks):
         for oy in range(i.out_h):
+            if i.window:
+                cycles += row(config, i, block, oy)
+                continue
             for ox in range(i.out_w):
                 final = (oy, ox) == (i.out_h - 1, i.out_w - 1)
                 for k in range(i.slices):
@@ -36,13 +41,41 @@ def walk(config, i):
                         int(not (0 <= y < i.in_h and 0 <= x < i.in_w)),
                         i.weights + (0 if i.weight_hold else block * i.slices + k),
                         int(k == 0), int(last), int(last and final),
-                        int(last and final and block == i.blocks - 1),
+                        int(last and final and block == i.blocks - 1), None,
                     ))
                 cycles += [None] * i.idle
-    return cycles[: len(cycles) - i.idle]
+    return cycles[: len(cycles) - (0 if i.window else i.idle)]
+
+
+def row(config, i, block, oy):
+    """A row of a window layer; ends with `blind`: its last tap lies left of the image."""
+    cycles = []
+    part = block * config.lanes % config.word_bytes // config.lanes
+    final = oy == i.out_h - 1
+    for x in range((i.out_w - 1) * i.stride_w + 3 - i.pad_left):
+        ox, rest = divmod(x + i.pad_left - 2, i.stride_w)
+        result = ox >= 0 and rest == 0
+        for ky in range(3):
+            y = oy * i.stride_h + ky * i.dilation_h - i.pad_top
+            last = result and ky == 2
+            word = block * config.lanes // config.word_bytes
+            cycles.append((
+                (i.src + (y * i.in_w + x) * i.pixel_words + word) % 65536,
+                part if config.lanes < config.word_bytes else None,
+                int(not (0 <= y < i.in_h and x < i.in_w)),
+                i.weights + (0 if i.weight_hold else block * 3 + ky),
+                int(ky == 0), int(last), int(last and final and ox == i.out_w - 1),
+                int(last and final and ox == i.out_w - 1 and block == i.blocks - 1),
+                int(x == 1) if result and i.pad_left else 0 if result else None,
+            ))
+        if result and ox < i.out_w - 1:
+            cycles += [None] * i.idle
+    return cycles
 
 
 def layers():
+    window = Instruction(op=Op.LANE, src=40, weights=9, window=1, blocks=2, out_h=3, out_w=2,
+                         kernel_h=3, kernel_w=3, in_h=4, in_w=5, pixel_words=3)
     base = Instruction(src=40, weights=9, blocks=2, out_h=3, out_w=2, kernel_h=2, kernel_w=3,
                        c_slices=3, in_h=4, in_w=5, pixel_words=3)
     padded = replace(base, stride_h=2, stride_w=3, dilation_h=2, dilation_w=2, pad_top=3,
@@ -52,6 +85,9 @@ def layers():
         replace(padded, idle=1, blocks=3), replace(padded, idle=5, weight_hold=1),
         replace(base, op=Op.LANE, c_slices=1, blocks=5, idle=2),
         replace(padded, op=Op.LANE, c_slices=1, weight_hold=1, blocks=1),
+        window, replace(window, pad_left=1, pad_top=1, idle=2, out_w=5),
+        replace(window, pad_left=1, in_w=1, out_w=1, weight_hold=1, stride_h=2, dilation_h=2),
+        replace(window, stride_w=2, idle=1, pad_left=1), replace(window, stride_w=3, blocks=3),
         Instruction(), Instruction(src=65535, idle=3, blocks=7, out_w=4),
         replace(base, pad_top=255, pad_left=255, src=0, out_h=2, blocks=1),
     ]
@@ -60,7 +96,8 @@ def layers():
 @pytest.mark.parametrize("config", [WIDE, DEEP], ids=["wide", "deep"])
 def test_slices_follow_the_definition(config):
     dut = AddressGenerator(config)
-    names = ("addr", "part", "pad", "weight", "first", "last", "block_last", "layer_last")
+    names = ("addr", "part", "pad", "weight", "first", "last", "block_last", "layer_last",
+             "blind")
 
     async def testbench(ctx):
         for number, instruction in enumerate(layers()):
@@ -79,6 +116,7 @@ def test_slices_follow_the_definition(config):
                 assert ctx.get(dut.idling) == (slice_ is None), where
                 assert ctx.get(dut.finish) == (cycle == len(expected) - 1), where
                 await ctx.tick()
+                assert ctx.get(dut.valid) == (slice_ is not None), where
                 if slice_ is None:
                     assert ctx.get(dut.last) == 0, where
                     continue

@@ -74,6 +74,7 @@ def test_sums_match_numpy(shape, is_lane, maximum):
                 ctx.set(dut.weights, int.from_bytes(late.tobytes(), "little"))
             late = None
             ctx.set(dut.last, 0)
+            ctx.set(dut.valid, slice_ is not None)
             if slice_ is not None:
                 word, part, pad, late, first, last = slice_
                 ctx.set(dut.word, int.from_bytes(word.tobytes(), "little"))
@@ -84,7 +85,63 @@ def test_sums_match_numpy(shape, is_lane, maximum):
             await ctx.tick()
 
     assert dut.WEIGHT_LAG == 1
+    simulate(dut, testbench)
+
+
+def simulate(dut, testbench):
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(testbench)
     simulator.run()
+
+
+@pytest.mark.parametrize("shape", [(4, 4, 4), (2, 8, 1)], ids=lambda s: f"{s[0]}x{s[1]}r{s[2]}")
+def test_windows_take_the_two_columns_before(shape):
+    """Columns of three slices with gaps between them, which hold the shift register."""
+    config = EngineConfig(*shape)
+    dut = Lanes(config)
+    rng = np.random.default_rng(3)
+    zp, history = -5, [None] * 6
+    feed, due = [], {}
+    for column in range(40):
+        sums = 0
+        blind = int(rng.integers(0, 3) == 0)
+        for row in range(3):
+            (word, part, pad, weights), = pixels(config, rng, 1)[0][:1]
+            size = config.lanes
+            data = word.view(np.int8)[part * size :][:size] if size < len(word) else word.view(np.int8)
+            data = np.full(size, zp) if pad else data.astype(np.int64)
+            if column >= 2:
+                last = np.full(size, zp) if blind else history[-6]
+                taps = np.stack([data, history[-3], last], 1)
+                sums = sums + (weights[:, :3] * taps).sum(1)
+            history.append(data)
+            feed.append((word, part, pad, weights, row == 0, column >= 2 and row == 2, blind))
+        if column >= 2:
+            for beat, channels in enumerate(sums.reshape(config.beats, config.requantisers)):
+                due[len(feed) - 1 + dut.latency + beat] = channels.tolist()
+        feed += [None] * int(rng.integers(0, 3))
+
+    async def testbench(ctx):
+        ctx.set(dut.is_lane, 1)
+        ctx.set(dut.window, 1)
+        ctx.set(dut.zp_x, zp)
+        weights = None
+        for cycle in range(max(due) + 1):
+            if cycle in due:
+                bits = ctx.get(dut.sums).to_bytes(4 * config.requantisers, "little")
+                assert np.frombuffer(bits, np.int32).tolist() == due[cycle], cycle
+            slice_ = feed[cycle] if cycle < len(feed) else None
+            if weights is not None:
+                ctx.set(dut.weights, int.from_bytes(weights.tobytes(), "little"))
+            ctx.set(dut.valid, slice_ is not None)
+            ctx.set(dut.last, 0)
+            if slice_ is not None:
+                word, part, pad, weights, first, last, blind = slice_
+                ctx.set(dut.word, int.from_bytes(word.tobytes(), "little"))
+                for port, value in ((dut.part, part), (dut.pad, pad), (dut.first, first),
+                                    (dut.last, last), (dut.blind, blind)):
+                    ctx.set(port, value)
+            await ctx.tick()
+
+    simulate(dut, testbench)

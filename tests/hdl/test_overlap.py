@@ -10,6 +10,8 @@ from trivet.hdl.overlap import EARLY_MAX, early_start, with_early_starts
 
 DENSE = Instruction(src=0, dst=100, c_slices=16, blocks=8, pixel_words=8, out_pixel_words=8)
 NEXT = replace(DENSE, src=100, dst=0)
+WINDOW = {"op": Op.LANE, "c_slices": 1, "window": 1, "kernel_h": 3, "kernel_w": 3, "in_h": 3,
+          "in_w": 4, "pixel_words": 1}
 NARROW = EngineConfig(lanes=2, simd=8, requantisers=1)
 
 
@@ -37,6 +39,15 @@ def test_dense_layers_of_the_default_engine_overlap_by_fourteen_cycles():
     # Padding reads nothing.
     ({"blocks": 1}, {"kernel_h": 2, "pad_top": 1, "c_slices": 8}, 8),
     ({"has_add": 1}, {"src": 300}, 9),
+    # A window: its first results come after 2 or 3 columns of 3 words; column 1 is read last.
+    ({}, {"src": 300, **WINDOW}, 8),
+    ({}, {"src": 300, **WINDOW, "pad_left": 1}, 5),
+    ({"blocks": 1, "dst": 1}, {"src": 0, **WINDOW}, 3),
+    ({"blocks": 1, "dst": 4}, {"src": 0, **WINDOW}, 1),
+    # Results of a window: every third cycle in a row, the ninth from row to row.
+    ({**WINDOW, "blocks": 1, "out_w": 2, "out_pixel_words": 1}, {"pixel_words": 1}, 2),
+    ({**WINDOW, "blocks": 1, "out_h": 2, "out_pixel_words": 1}, {"c_slices": 12}, 2),
+    ({**WINDOW, "blocks": 1, "out_w": 2, "out_pixel_words": 1}, {"src": 99, "c_slices": 12}, 4),
     # Lanes read one word a slice.
     ({"blocks": 8}, {"op": Op.LANE, "c_slices": 1, "kernel_w": 8, "in_w": 8, "pixel_words": 1}, 7),
 ], ids=str)

@@ -28,7 +28,8 @@ END = Instruction(op=Op.END)
 
 
 def shape(lanes, simd, requantisers):
-    return replace(TINY, lanes=lanes, simd=simd, requantisers=requantisers)
+    """Few tables: loading them takes longer than running layers."""
+    return replace(TINY, lanes=lanes, simd=simd, requantisers=requantisers, tables=1, addends=1)
 
 
 WINDOW = replace(TINY, act_bank_words=64, weight_words=64)
@@ -67,13 +68,16 @@ class Bench:
             await self.ctx.tick()
         self.ctx.set(e.write_en, 0)
 
-    async def load(self, instructions, *, weights=None, params=None):
-        """Everything into the engine, through its write port."""
+    async def load(self, instructions):
+        """All that the instructions use, through the write port: a byte is a simulated cycle."""
         mem = self.memories
-        weights = mem.weights.shape[0] if weights is None else weights
-        params = self.config.param_words if params is None else params
+        weights = max(i.weights + (1 if i.weight_hold else i.blocks * i.slices)
+                      for i in instructions)
+        params = max(i.params + i.blocks * self.config.beats for i in instructions)
         for addr, word in enumerate(mem.act):
             await self.write(Space.ACT, addr, word.tolist())
+        assert weights <= len(mem.weights)
+        assert params <= self.config.param_words
         for addr, word in enumerate(mem.weights[:weights]):
             await self.write(Space.WGHT, addr, word.tobytes())
         channels = self.config.requantisers
@@ -81,17 +85,13 @@ class Bench:
             data = b"".join(mem.bias[k].tobytes() + mem.m[k].tobytes()
                             for k in range(addr * channels, (addr + 1) * channels))
             await self.write(Space.PARM, addr, data)
-        tables = mem.tables.reshape(-1).tolist() if self.uses(instructions, "has_table") else ()
-        for k, byte in enumerate(tables):
-            await self.write(Space.TABL, k, [byte])
-        pairs = mem.addends.reshape(-1, 2) if self.uses(instructions, "has_add") else ()
-        for k, pair in enumerate(pairs):
-            await self.write(Space.ADDT, k, pair.tobytes())
+        for table in {i.table for i in instructions if i.has_table}:
+            for k, byte in enumerate(mem.tables[table].tolist()):
+                await self.write(Space.TABL, table * 256 + k, [byte])
+        for addend in {i.addend for i in instructions if i.has_add}:
+            for k, pair in enumerate(mem.addends[addend]):
+                await self.write(Space.ADDT, addend * 256 + k, pair.tobytes())
         await self.load_code(instructions)
-
-    @staticmethod
-    def uses(instructions, flag):
-        return any(getattr(i, flag) for i in instructions)
 
     async def load_code(self, instructions):
         for addr, instruction in enumerate(instructions):
@@ -402,13 +402,27 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("case", WINDOWS)
-def test_window(case):
-    """Three taps a cycle; then the same bytes as the plain form, were the weights alike."""
-    layer = columns(WINDOW, **WINDOWS[case])
-    before = matrix(WINDOW, src=90, dst=layer.src - 1, weights=20)
-    after = matrix(WINDOW, src=layer.dst + 2, dst=0, weights=12, x_unsigned=layer.x_unsigned)
-    run_program(WINDOW, [before, layer, replace(layer, dst=110), after, END])
+def test_windows():
+    """Three taps a cycle, in every form, among layers that start before their sources are done."""
+    programs = []
+    for fields in WINDOWS.values():
+        layer = columns(WINDOW, **fields)
+        before = matrix(WINDOW, src=90, dst=layer.src - 1, weights=20)
+        after = matrix(WINDOW, src=layer.dst + 2, dst=0, weights=12, x_unsigned=layer.x_unsigned)
+        layers = [before, layer, replace(layer, dst=110), after, END]
+        programs.append(with_early_starts(WINDOW, layers))
+    assert max(i.early for layers in programs for i in layers if i.window) > 0
+
+    async def testbench(bench):
+        await bench.load([i for layers in programs for i in layers])
+        for case, layers in zip(WINDOWS, programs, strict=True):
+            await bench.load_code(layers)
+            try:
+                await bench.check(layers)
+            except AssertionError as e:
+                raise AssertionError(f"{case}: {e}") from e
+
+    Bench(WINDOW).run(testbench)
 
 
 def test_window_takes_a_third_of_the_cycles():
@@ -490,63 +504,66 @@ def test_clear_in_the_middle_leaves_nothing_behind():
     Bench(TINY).run(testbench)
 
 
-def failing(instructions, text, config=TINY, **options):
+def failing(*programs, layer, config=TINY, **options):
     """Errors are reported within a bound, name the instruction, and leave a working engine."""
     good = [matrix(config), END]
 
     async def testbench(bench):
-        await bench.load(instructions)
-        await bench.start()
-        _, error = await bench.wait(2000)
-        assert error
-        found = bench.ctx.get(bench.engine.layer)
-        assert found == text
-        await bench.ctx.tick().repeat(60)
-        assert bench.ctx.get(bench.engine.error)
-        found = await bench.read()
-        bench.memories.act[:] = found
-        await bench.load_code(good)
-        await bench.check(good)
-        assert not bench.ctx.get(bench.engine.error)
+        await bench.load(good)
+        for program in programs:
+            await bench.load_code(program)
+            await bench.start()
+            _, error = await bench.wait(2000)
+            assert error, program
+            found = bench.ctx.get(bench.engine.layer)
+            assert found == layer, program
+            await bench.ctx.tick().repeat(60)
+            assert bench.ctx.get(bench.engine.error)
+            bench.memories.act[:] = await bench.read()
+            await bench.load_code(good)
+            await bench.check(good)
+            assert not bench.ctx.get(bench.engine.error)
 
     Bench(config, **options).run(testbench)
 
 
-@pytest.mark.parametrize("fields", [
+INVALID = [
     {"op": 3}, {"op": 15}, {"blocks": 0}, {"out_h": 0}, {"out_w": 0}, {"kernel_h": 0},
     {"kernel_w": 0}, {"c_slices": 0}, {"window": 1},
     {"window": 1, "op": Op.LANE}, {"window": 1, "kernel_h": 3},
-], ids=str)
-def test_invalid_instruction_is_an_error(fields):
-    failing([matrix(TINY), replace(matrix(TINY), **fields), END], 1)
+]
+
+
+def test_invalid_instruction_is_an_error():
+    failing(*([matrix(TINY), replace(matrix(TINY), **fields), END] for fields in INVALID), layer=1)
 
 
 def test_engine_of_few_multipliers_has_no_windows():
     config = replace(TINY, simd=2)
-    failing([columns(config), END], 0, config=config)
+    failing([columns(config), END], layer=0, config=config)
 
 
 def test_first_instruction_may_be_the_invalid_one():
-    failing([replace(matrix(TINY), op=9), END], 0)
+    failing([replace(matrix(TINY), op=9), END], layer=0)
 
 
 def test_missing_end_is_an_error():
-    failing([matrix(TINY)] * TINY.instructions, TINY.instructions)
+    failing([matrix(TINY)] * TINY.instructions, layer=TINY.instructions)
 
 
 def test_too_few_idle_cycles_are_an_error():
     config_layer = matrix(TINY, c_slices=1, out_w=4, in_w=4, pixel_words=1)
-    failing([replace(config_layer, idle=0), END], 0)
+    failing([replace(config_layer, idle=0), END], layer=0)
 
 
 def test_too_early_start_is_an_error():
     """Write-back serves one layer at a time; the engine does not trust the program with that."""
     short = matrix(TINY, blocks=1, c_slices=1, early=15)
-    failing([short, short, short, END], 1)
+    failing([short, short, short, END], layer=1)
 
 
 def test_stuck_layer_is_an_error():
-    failing([matrix(TINY), conv(TINY, out_h=3, out_w=200), END], 1, cycles_limit=256)
+    failing([matrix(TINY), conv(TINY, out_h=3, out_w=200), END], layer=1, cycles_limit=256)
 
 
 def test_small_configuration_is_what_the_tests_resemble():

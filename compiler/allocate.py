@@ -76,7 +76,8 @@ def _lives(
     for k, step in enumerate(steps):
         for name in step.reads:
             last[name] = k
-        first[step.writes] = last[step.writes] = k
+        first.setdefault(step.writes, k)  # a joint tensor is written part by part
+        last[step.writes] = k
     last.update(dict.fromkeys(outputs, len(steps)))
     return [Block(name, words, first[name], last[name]) for name, words in sizes.items()]
 

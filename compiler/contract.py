@@ -13,6 +13,8 @@ MaxPool             MaxPool on the bytes
 Add, Sub            DequantizeLinear, Add or Sub, QuantizeLinear in float32
 clamp               Clip on the bytes
 table               Gather
+Concat              Concat on the bytes, each input through a Gather where its scale differs
+Pad                 Pad with the zero point on the bytes
 view, other         the model's own nodes
 ==================  ==========================================================================
 
@@ -38,7 +40,18 @@ from onnx import TensorProto, helper
 from .errors import CompileError
 from .excerpt import Excerpt, rename
 from .onnx_writer import OnnxWriter
-from .units import AddSpec, Array, ConvSpec, Graph, PoolSpec, Quant, TableSpec, Unit
+from .units import (
+    AddSpec,
+    Array,
+    ConcatSpec,
+    ConvSpec,
+    Graph,
+    PadSpec,
+    PoolSpec,
+    Quant,
+    TableSpec,
+    Unit,
+)
 
 __all__ = ["LEVEL_KEY", "SESSION_LEVEL", "edges", "stage_model"]
 
@@ -216,6 +229,16 @@ class _Stage(OnnxWriter):
             entries = _entries(spec.table, spec.x, 0, 255, spec.y)
             self.lookup(unit.name, sources[0], entries, out)
             return
+        if isinstance(spec, ConcatSpec):
+            self.concat(unit, spec, sources, out)
+            return
+        if isinstance(spec, PadSpec):
+            top, left, bottom, right = spec.pads
+            pads = np.array([0, 0, top, left, 0, 0, bottom, right], np.int64)
+            zero = self.scalar(_twin(spec.x).zero_point, "uint8")
+            ends = [sources[0], self.constant(f"{unit.name}/pads", pads), zero]
+            self.node("Pad", ends, out, unit.name)
+            return
         y = _twin(spec.y)
         lo, hi = (bound + y.zero_point - spec.y.zero_point for bound in (spec.lo, spec.hi))
         plain = spec.table is None and (lo, hi) == (0, 255)
@@ -300,6 +323,18 @@ class _Stage(OnnxWriter):
         total = self.node("Sub" if spec.subtract else "Add", reals, self.fresh(f"{out}/sum"), name)
         inputs = [total, *self.quantisation(name, "y", y)]
         self.node("QuantizeLinear", inputs, out, f"{name}/quantise")
+
+    def concat(self, unit: Unit, spec: ConcatSpec, sources: list[str], out: str) -> None:
+        parts = []
+        for k, (source, table) in enumerate(zip(sources, spec.tables, strict=True)):
+            if table is not None:
+                entries = _entries(table, spec.x[k], 0, 255, spec.y)
+                part = self.fresh(f"{out}/part{k}")
+                self.lookup(f"{unit.name}/part{k}", source, entries, part)
+                source = part
+            parts.append(source)
+        rank = len(self.graph.tensors[unit.inputs[0]].shape)
+        self.node("Concat", parts, out, unit.name, axis=1 if rank == 4 else rank - 1)
 
     def quantisation(self, name: str, part: str, quant: Quant) -> list[str]:
         scale = self.constant(f"{name}/scale_{part}", np.asarray(quant.scale, np.float32))

@@ -99,10 +99,10 @@ def _attribute(graph: Graph, program: Program, cycles: dict[str, int]) -> None:
 def _one_by_one(
     graph: Graph, stretch: Sequence[Unit], config: EngineConfig, refusals: dict[str, str]
 ) -> dict[str, int]:
-    """Units that do not fit together: each alone. Adds and tables may ride along: nothing."""
+    """Units that do not fit together: each alone. Adds, tables and Concats may ride along: nothing."""
     cycles: dict[str, int] = {}
     for unit in stretch:
-        if unit.kind in ("view", "add", "table"):
+        if unit.kind in ("view", "add", "table", "concat"):
             cycles[unit.name] = 0
             continue
         try:

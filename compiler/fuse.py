@@ -7,13 +7,25 @@ never changes a byte: the producer's own clamp is applied before the add, the ta
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from .addends import add_semantic
-from .units import AddSpec, Array, ConvSpec, Graph, PoolSpec, TableSpec, Unit
+from .joint import Joints
+from .units import (
+    AddSpec,
+    Array,
+    ConcatSpec,
+    ConvSpec,
+    Graph,
+    PadSpec,
+    PoolSpec,
+    TableSpec,
+    Unit,
+)
 
 __all__ = ["Group", "fuse"]
 
@@ -24,7 +36,8 @@ class Group:
 
     ``source`` is the tensor it reads; ``head`` the unit that computes (None: a copy of ``source``);
     ``skip`` and ``swapped`` belong to ``add``: swapped when the instruction's own result is the
-    Add's second operand.
+    Add's second operand. ``part``: the result is only this run of the output's channels (first,
+    count).
     """
 
     source: str
@@ -36,6 +49,7 @@ class Group:
     swapped: bool = False
     table: Array | None = None  # uint8 [256]
     views: list[Unit] = field(default_factory=list)
+    part: tuple[int, int] | None = None
 
     @property
     def add_spec(self) -> AddSpec | None:
@@ -46,19 +60,19 @@ class Group:
         return self.units[-1].name
 
 
-def fuse(graph: Graph, units: list[Unit], root: dict[str, str]) -> list[Group]:
-    """Groups in an order in which they can run.
+def fuse(graph: Graph, units: list[Unit], joints: Joints) -> list[Group]:
+    """Groups in an order in which they can run; ``joints`` learns what lies inside what.
 
-    ``root``: for every tensor the stored tensor that it is (itself, unless it is a view). A group
-    runs where its last unit stood; only that unit could have been waiting for the others.
+    A group runs where its last unit stood; only that unit could have been waiting for the others.
     """
+    root = joints.root
     uses = Counter(name for unit in graph.units for name in unit.inputs)
     uses.update(graph.outputs)
     groups: list[Group] = []
 
     def producer(name: str) -> Group | None:
         """The group that makes ``name``, when nothing else ever reads it."""
-        found = next((g for g in groups if g.output == name), None)
+        found = next((g for g in groups if g.output == name and g.part is None), None)
         return found if uses[name] == 1 else None
 
     for unit in units:
@@ -66,6 +80,10 @@ def fuse(graph: Graph, units: list[Unit], root: dict[str, str]) -> list[Group]:
         if isinstance(spec, ConvSpec | PoolSpec):
             group = Group(unit.inputs[0], unit.outputs[0], [unit], unit, table=spec.table)
             groups.append(group)
+        elif isinstance(spec, PadSpec):
+            groups.append(Group(unit.inputs[0], unit.outputs[0], [unit], unit))
+        elif isinstance(spec, ConcatSpec):
+            _join(groups, [producer(n) for n in unit.inputs], unit, spec, joints)
         elif isinstance(spec, TableSpec):
             _append_table(groups, producer(unit.inputs[0]), unit, spec.table)
         elif isinstance(spec, AddSpec) and root[unit.inputs[0]] == root[unit.inputs[1]]:
@@ -78,6 +96,29 @@ def fuse(graph: Graph, units: list[Unit], root: dict[str, str]) -> list[Group]:
     return groups
 
 
+def _join(
+    groups: list[Group], makers: list[Group | None], unit: Unit, spec: ConcatSpec, joints: Joints
+) -> None:
+    """Place each input in the joint tensor, or else append a copy."""
+    (out,) = unit.outputs
+    made = {g.output for g in groups if g.add is None}
+    added = joints.is_added(out)
+    copies = []
+    for k, (name, first, channels) in enumerate(joints.parts(unit, spec)):
+        table, maker, free = spec.tables[k], makers[k], joints.may_live_inside(name)
+        if table is None and free and not added and joints.is_made(name, made):
+            joints.inside[name] = (out, first)
+        elif maker is not None and free and maker.add is None:
+            # Nobody else reads it: its producer may change the scale at once.
+            maker.table = table if maker.table is None else _compose(maker.table, table)
+            maker.output, maker.part = out, (first, channels)
+        else:
+            copies.append(Group(name, out, [unit], table=table, part=(first, channels)))
+    groups += copies
+    if not copies:
+        groups[-1].views.append(unit)
+
+
 def _append_table(groups: list[Group], before: Group | None, unit: Unit, table: Array) -> None:
     if before is None:
         groups.append(Group(unit.inputs[0], unit.outputs[0], [unit], table=table))
@@ -87,7 +128,11 @@ def _append_table(groups: list[Group], before: Group | None, unit: Unit, table: 
 
 
 def _append_add(
-    groups: list[Group], makers: list[Group | None], unit: Unit, spec: AddSpec, root: dict[str, str]
+    groups: list[Group],
+    makers: list[Group | None],
+    unit: Unit,
+    spec: AddSpec,
+    root: Mapping[str, str],
 ) -> None:
     # The later producer first: its operand then lives shortest.
     ranked = sorted((0, 1), key=lambda k: groups.index(g) if (g := makers[k]) else -1, reverse=True)

@@ -15,7 +15,7 @@ from trivet.hdl.config import EngineConfig
 from trivet.hdl.isa import Expand, Instruction, Op, predicted_cycles
 
 from .pack import encode_m, pack_dot, pack_lane, pack_params, pack_shared_one, pack_window
-from .units import Array, ConvSpec, PoolSpec, Quant
+from .units import Array, ConvSpec, PadSpec, PoolSpec, Quant
 
 __all__ = [
     "Hwc",
@@ -25,6 +25,7 @@ __all__ = [
     "copy_layer",
     "expanded_layer",
     "expansion",
+    "pad_layer",
     "pool_layer",
 ]
 
@@ -139,6 +140,13 @@ def pool_layer(spec: PoolSpec, source: Hwc, out: Hwc, config: EngineConfig) -> L
         start, x, source, out, spec.kernel, config, spec.stride, (1, 1), spec.pads
     )
     return _pointwise(instruction, bias, m, source[2], config)
+
+
+def pad_layer(spec: PadSpec, source: Hwc, out: Hwc, config: EngineConfig) -> Layer:
+    """A copy whose window of one tap begins in the padding."""
+    start = Instruction(op=Op.LANE, weight_hold=1, lo=spec.x.lo, hi=spec.x.hi)
+    instruction = _geometry(start, spec.x, source, out, (1, 1), config, pads=spec.pads)
+    return _pointwise(instruction, 0, np.float32(1), source[2], config)
 
 
 def copy_layer(x: Quant, hwc: Hwc, config: EngineConfig) -> Layer:

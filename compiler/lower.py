@@ -29,6 +29,7 @@ from .allocate import Step, allocate
 from .contract import edges
 from .errors import CompileError
 from .fuse import Group, fuse
+from .joint import Joints
 from .layers import (
     Layer,
     Unfit,
@@ -36,11 +37,12 @@ from .layers import (
     copy_layer,
     expanded_layer,
     expansion,
+    pad_layer,
     pool_layer,
 )
 from .layout import hwc_of, is_direct, nhwc_index, view_index, words_of
 from .pack import Pool
-from .units import AddSpec, Array, ConvSpec, Graph, PoolSpec, Unit
+from .units import AddSpec, Array, ConcatSpec, ConvSpec, Graph, PadSpec, PoolSpec, Unit
 
 __all__ = ["lower", "refusal"]
 
@@ -77,7 +79,10 @@ def lower(
                 f"tensor '{name}': it leaves the FPGA stage through a view that moves bytes; "
                 "place that view's node on a CPU or GPU"
             )
-    groups = fuse(graph, units, {name: value.root for name, value in values.items()})
+    _check_joints(graph, units, config)
+    roots = {name: value.root for name, value in values.items()}
+    joints = Joints(graph, roots, {*inputs, *outputs})
+    groups = fuse(graph, units, joints)
     if not groups:
         raise CompileError(
             f"graph '{graph.name}': the FPGA stage computes nothing; add a layer to it or drop it"
@@ -88,18 +93,18 @@ def lower(
     places: dict[str, int] | None = None
     if forms:
         try:
-            places = _allocate(graph, groups, values, inputs, outputs, config, forms)
+            places = _allocate(graph, groups, joints, inputs, outputs, config, forms)
         except CompileError:
             forms = {}  # such a buffer is shared with nothing; as they are, inputs are smaller
     if places is None:
-        places = _allocate(graph, groups, values, inputs, outputs, config, forms)
+        places = _allocate(graph, groups, joints, inputs, outputs, config, forms)
     for k, group in enumerate(groups):
         if (form := forms.get(values[group.source].root)) is not None:
             assert group.head is not None
             assert isinstance(group.head.spec, ConvSpec)
             out = hwc_of(graph.tensors[group.head.outputs[0]].shape)
             layers[k] = expanded_layer(group.head.spec, form, out, config)
-    assembler = _Assembler(graph, config, values, places, forms)
+    assembler = _Assembler(graph, config, joints, places, forms)
     return assembler.assemble(groups, layers, inputs, outputs)
 
 
@@ -118,6 +123,8 @@ def refusal(graph: Graph, unit: Unit, config: EngineConfig) -> str | None:
             _check_view(graph, unit, config)
         elif isinstance(unit.spec, AddSpec):
             _check_add(graph, unit, unit.spec, config)
+        elif isinstance(unit.spec, ConcatSpec):
+            _check_concat(graph, unit, config)
         else:
             source = unit.inputs[0]
             _head_layer(graph, unit, source, _Value(source), config)
@@ -244,6 +251,29 @@ def _check_tensors(graph: Graph, unit: Unit, config: EngineConfig) -> None:
         )
 
 
+def _check_concat(graph: Graph, unit: Unit, config: EngineConfig) -> None:
+    shapes = [graph.tensors[n].shape for n in unit.inputs]
+    if len({len(s) for s in shapes}) > 1 or len({hwc_of(s)[:2] for s in shapes}) > 1:
+        raise Unfit(f"it joins tensors of shapes {shapes}; place it on a CPU or GPU")
+    for name in unit.inputs[:-1]:
+        channels = hwc_of(graph.tensors[name].shape)[2]
+        if channels % config.word_bytes:
+            raise Unfit(
+                f"'{name}' has {channels} channels, no multiple of the {config.word_bytes} bytes "
+                "of a memory word, so what follows it would begin inside a word; "
+                "place the Concat on a CPU or GPU, or pad those channels"
+            )
+
+
+def _check_joints(graph: Graph, units: list[Unit], config: EngineConfig) -> None:
+    for unit in units:
+        if isinstance(unit.spec, ConcatSpec):
+            try:
+                _check_concat(graph, unit, config)
+            except Unfit as e:
+                raise CompileError(f"node '{unit.name}': {e}") from e
+
+
 def _check_add(graph: Graph, unit: Unit, spec: AddSpec, config: EngineConfig) -> None:
     shapes = {graph.tensors[n].shape for n in (*unit.inputs, *unit.outputs)}
     if len(shapes) > 1:
@@ -271,7 +301,7 @@ def _head_layer(
             f"a matrix product of {len(shape)} axes, the engine takes up to 3; "
             "place it on a CPU or GPU"
         )
-    if isinstance(spec, ConvSpec | PoolSpec) and not (
+    if isinstance(spec, ConvSpec | PoolSpec | PadSpec) and not (
         (isinstance(spec, ConvSpec) and spec.matrix) or len(shape) == 4
     ):
         raise Unfit(
@@ -290,6 +320,8 @@ def _head_layer(
             f"it reads '{source}' through a view that moves bytes in NHWC; "
             "place that view on a CPU or GPU"
         )
+    if isinstance(spec, PadSpec):
+        return pad_layer(spec, hwc_of(shape), out, config)
     quant = graph.tensors[source].quant
     assert quant is not None
     return copy_layer(quant, hwc_of(shape), config)
@@ -346,21 +378,25 @@ def _expansions(
 def _allocate(
     graph: Graph,
     groups: list[Group],
-    values: dict[str, _Value],
+    joints: Joints,
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     config: EngineConfig,
     forms: dict[str, Expand],
 ) -> dict[str, int]:
     steps = [
-        Step(g.name, tuple(values[n].root for n in (g.source, g.skip) if n is not None), g.output)
+        Step(
+            g.name,
+            tuple(joints.locate(n)[0] for n in (g.source, g.skip) if n is not None),
+            joints.locate(g.output)[0],
+        )
         for g in groups
     ]
-    stored = dict.fromkeys((*inputs, *(g.output for g in groups)))
+    stored = dict.fromkeys((*inputs, *(step.writes for step in steps)))
     shapes = {name: hwc_of(graph.tensors[name].shape) for name in stored}
     shapes.update((name, form.stored) for name, form in forms.items())
     sizes = {name: words_of(shape, config) for name, shape in shapes.items()}
-    ends = [values[name].root for name in outputs]
+    ends = [joints.locate(name)[0] for name in outputs]
     return allocate(steps, sizes, inputs, ends, config, kept=forms)
 
 
@@ -371,11 +407,11 @@ class _Assembler:
         self,
         graph: Graph,
         config: EngineConfig,
-        values: dict[str, _Value],
+        joints: Joints,
         places: dict[str, int],
         forms: dict[str, Expand],
     ) -> None:
-        self.graph, self.config, self.values, self.places = graph, config, values, places
+        self.graph, self.config, self.joints, self.places = graph, config, joints, places
         self.forms = forms
         self.weights = Pool(config.weight_word_bytes)
         self.params = Pool(8 * config.requantisers)
@@ -417,10 +453,15 @@ class _Assembler:
         instruction = replace(
             layer.instruction,
             src=self.address(group.source),
-            dst=self.address(group.output),
+            dst=self.address(group.output, group.part[0] if group.part else 0),
             weights=self.store(group, "weight", self.weights, layer.weights, config.weight_words),
             params=self.store(group, "parameter", self.params, layer.params, config.param_words),
         )
+        # A part of a joint tensor has the joint's words from pixel to pixel.
+        if words := self.pixel_words(group.source):
+            instruction = replace(instruction, pixel_words=words)
+        if words := self.pixel_words(group.output, group.part is not None):
+            instruction = replace(instruction, out_pixel_words=words)
         if group.skip is not None and (spec := group.add_spec) is not None:
             instruction = replace(
                 instruction, has_add=1, src2=self.address(group.skip),
@@ -443,20 +484,31 @@ class _Assembler:
             )
         return at
 
-    def address(self, name: str) -> int:
-        return self.places[self.values[name].root]
+    def address(self, name: str, channel: int = 0) -> int:
+        at, first = self.joints.locate(name)
+        return self.places[at] + (first + channel) // self.config.word_bytes
 
-    def port(self, name: str) -> Port:
+    def pixel_words(self, name: str, part: bool = False) -> int:
+        """Words of the joint tensor's pixels; 0 for a tensor of its own."""
+        at = self.joints.locate(name)[0]
+        if at == self.joints.root[name] and not part:
+            return 0
+        return -(-hwc_of(self.graph.tensors[at].shape)[2] // self.config.word_bytes)
+
+    def port(self, name: str, part: tuple[int, int] | None = None) -> Port:
         tensor = self.graph.tensors[name]
-        form = self.forms.get(name)
-        return Port(name, self.address(name), hwc_of(tensor.shape), tensor.dtype, form)
+        h, w, c = hwc_of(tensor.shape)
+        first, count = part or (0, c)
+        words = self.pixel_words(name, part is not None)
+        at, form = self.address(name, first), self.forms.get(name)
+        return Port(name, at, (h, w, count), tensor.dtype, form, words, first)
 
     def note(self, index: int, group: Group, instruction: Instruction) -> LayerNote:
         return LayerNote(
             instruction=index,
             unit=group.name,
             nodes=tuple(node for unit in (*group.views, *group.units) for node in unit.nodes),
-            output=self.port(group.output),
+            output=self.port(group.output, group.part),
             macs=sum(unit.macs for unit in group.units),
             cycles=predicted_cycles(self.config, instruction),
             stalls=predicted_stalls(self.config, instruction),

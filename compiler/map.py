@@ -18,7 +18,9 @@ from .errors import CompileError
 from .load import Loaded
 from .passes.graph import VIEWS, attribute, is_op, reads, shape_of
 from .patterns.add import match_add
+from .patterns.concat import match_concat
 from .patterns.conv import match_conv
+from .patterns.pad import match_pad
 from .patterns.pool import match_pool
 from .patterns.quant import Match, Refused, quant_of
 from .patterns.table import ELEMENTWISE, match_table
@@ -141,6 +143,10 @@ class _Mapper:
                 self._take(match_pool(node, self.quants.get(str(name))))
             elif is_op(node, "Add", "Sub") and not self._is_unary(node):
                 self._take(match_add(node))
+            elif is_op(node, "Concat"):
+                self._take(match_concat(node))
+            elif is_op(node, "Pad"):
+                self._take(match_pad(node))
         except Refused as e:
             self.reasons[id(node)] = f"{node.op_type}: {e}"
 
@@ -186,7 +192,7 @@ class _Mapper:
         self,
         anchor: ir.Node,
         nodes: tuple[ir.Node, ...],
-        kind: Literal["conv", "add", "pool", "table", "view", "other"],
+        kind: Literal["conv", "add", "pool", "table", "concat", "pad", "view", "other"],
         *,
         inputs: tuple[str, ...],
         outputs: tuple[str, ...],

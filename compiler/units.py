@@ -15,8 +15,10 @@ import numpy.typing as npt
 __all__ = [
     "AddSpec",
     "Array",
+    "ConcatSpec",
     "ConvSpec",
     "Graph",
+    "PadSpec",
     "PoolSpec",
     "Quant",
     "Spec",
@@ -127,7 +129,29 @@ class TableSpec:
     table: Array  # uint8 [256]
 
 
-Spec = ConvSpec | AddSpec | PoolSpec | TableSpec
+@dataclass(frozen=True)
+class ConcatSpec:
+    """Concat along the channels (axis 1 of an image, the last axis of other ranks).
+
+    Each input's bytes pass through its table first, ``quantise(dequantise(x))`` of all 256 in
+    float32; None where that changes no byte.
+    """
+
+    x: tuple[Quant, ...]
+    y: Quant
+    tables: tuple[Array | None, ...]  # uint8 [256] for each input
+
+
+@dataclass(frozen=True)
+class PadSpec:
+    """Rows and columns of zeros around an image: bytes ``x.zero_point``; ``y`` equals ``x``."""
+
+    x: Quant
+    y: Quant
+    pads: tuple[int, int, int, int]  # top, left, bottom, right
+
+
+Spec = ConvSpec | AddSpec | PoolSpec | TableSpec | ConcatSpec | PadSpec
 
 
 @dataclass(frozen=True)
@@ -140,7 +164,7 @@ class Unit:
     """
 
     name: str  # that of its anchor node: Conv, MatMul, Add, ...
-    kind: Literal["conv", "add", "pool", "table", "view", "other"]
+    kind: Literal["conv", "add", "pool", "table", "concat", "pad", "view", "other"]
     nodes: tuple[str, ...]  # stable ONNX node names, as after load
     inputs: tuple[str, ...]  # activation tensors, not constants
     outputs: tuple[str, ...]

@@ -340,6 +340,16 @@ class Port:
     hwc: tuple[int, int, int]
     dtype: str  # "int8" | "uint8"
     expand: Expand | None = None  # of inputs only; None: it lies in memory as it is
+    # A layer's output may be a part of a joint tensor (Concat): words from pixel to pixel, 0 for as
+    # many as `hwc` fills; and its first channel within `tensor`, of which it then is a run.
+    pixel_words: int = 0
+    channel: int = 0
+
+    def words(self, word_bytes: int) -> int:
+        """Words of memory from its first byte to its last."""
+        h, w, c = self.stored
+        own = -(-c // word_bytes)
+        return (h * w - 1) * (self.pixel_words or own) + own
 
     @property
     def nbytes(self) -> int:
@@ -476,4 +486,5 @@ def _port(p: dict[str, Any]) -> Port:
     if expand is not None:
         values = {k: tuple(v) if k == "hwc" else int(v) for k, v in expand.items()}
         expand = Expand(**values)
-    return Port(str(p["tensor"]), int(p["offset"]), (h, w, c), str(p["dtype"]), expand)
+    return Port(str(p["tensor"]), int(p["offset"]), (h, w, c), str(p["dtype"]), expand,
+                int(p.get("pixel_words", 0)), int(p.get("channel", 0)))

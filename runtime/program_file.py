@@ -69,6 +69,8 @@ class PortInfo:
     hwc: tuple[int, int, int]
     dtype: str  # "int8" | "uint8"
     expand: ExpandInfo | None = None  # None: it lies in memory as it is
+    pixel_words: int = 0  # words from pixel to pixel; 0: as many as the channels fill
+    channel: int = 0  # first channel within `tensor`, where the port is a run of its channels
 
     @property
     def nbytes(self) -> int:
@@ -173,7 +175,13 @@ def _port(value: dict[str, Any]) -> PortInfo:
         raise ValueError(f"port {value!r}")
     expand = None if value.get("expand") is None else _expand(value["expand"], (h, w, c))
     return PortInfo(
-        str(value["tensor"]), int(value["offset"]), (h, w, c), str(value["dtype"]), expand
+        str(value["tensor"]),
+        int(value["offset"]),
+        (h, w, c),
+        str(value["dtype"]),
+        expand,
+        int(value.get("pixel_words", 0)),
+        int(value.get("channel", 0)),
     )
 
 

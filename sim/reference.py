@@ -90,14 +90,14 @@ class ReferenceMachine:
         if port.expand is not None:
             raise ValueError(f"input '{port.tensor}' lies expanded and cannot be read back")
         h, w, c = port.hwc
-        words = self._memory[port.offset : port.offset + self._words(port)]
-        packed = words.reshape(h * w, -1)[:, :c].copy()  # memory is written again
+        width = self.program.config.word_bytes
+        step = port.pixel_words or -(-c // width)
+        packed = _pixels(self._memory, port.offset, (h * w, c), (step * width,)).copy()
         return packed.view(port.dtype).reshape(h, w, c)
 
     def _words(self, port: Port) -> int:
         """Words of memory in which the port's tensor lies."""
-        h, w, c = port.stored
-        return h * w * -(-c // self.program.config.word_bytes)
+        return port.words(self.program.config.word_bytes)
 
     def _check_kept(self, port: Port) -> None:
         """The padding among an expanded input is written once: nothing else may lie there."""
@@ -152,8 +152,17 @@ class _Layer:
             raise self.wrong("a count of kernel, output, blocks or stride is 0")
         if i.window:
             self._check_window()
-        self.source_words = i.in_h * i.in_w * i.pixel_words
-        self.result_words = i.pixels * i.out_pixel_words
+        # Words from a tensor's first to its last; pixels may lie apart (parts of a joint tensor).
+        width = config.word_bytes
+        depth = i.c_slices * config.simd if i.op == Op.DOT else i.blocks * config.lanes
+        self.source_depth, self.result_depth = (
+            -(-depth // width),
+            -(-i.blocks * config.lanes // width),
+        )
+        if self.source_depth > i.pixel_words:
+            raise self.wrong(f"reads {depth} channels of a pixel of {i.pixel_words} words")
+        self.source_words = (i.in_h * i.in_w - 1) * i.pixel_words + self.source_depth
+        self.result_words = (i.pixels - 1) * i.out_pixel_words + self.result_depth
         self._check_memory()
         self.channels = i.blocks * config.lanes
         taps = self._weights(program)  # [K, channels] for DOT, [KH * KW, channels] for LANE
@@ -174,8 +183,6 @@ class _Layer:
             (i.out_w - 1) * i.stride_w + (i.kernel_w - 1) * i.dilation_w + 1, i.pad_left + i.in_w
         )
         self.depth = i.c_slices * config.simd if i.op == Op.DOT else self.channels
-        if self.depth > i.pixel_words * config.word_bytes:
-            raise self.wrong(f"reads {self.depth} channels of a pixel of {i.pixel_words} words")
         self.padded = np.full((rows, cols, self.depth), i.zp_x, self.dtype)
         self.pieces = _pieces(i.pixels, len(taps), self.channels)
 
@@ -192,7 +199,9 @@ class _Layer:
             if words < 1 or start + words > self.config.act_words:
                 raise self.wrong(f"{name} ends at word {start + words} of {self.config.act_words}")
         for name, (start, words) in spans.items():
-            if name != "result" and start < i.dst + self.result_words and i.dst < start + words:
+            if name == "result" or start >= i.dst + self.result_words or i.dst >= start + words:
+                continue
+            if name == "skip tensor" or self._own_words() & self._source_words():
                 raise self.wrong(f"writes where its {name} lies")
         if i.has_add:
             banks = [
@@ -210,6 +219,14 @@ class _Layer:
         outer = (3 - i.pad_left) * i.kernel_h if i.window else inner
         if min(inner, outer) < self.config.beats:
             raise self.wrong(f"{i.idle} idle cycles are too few for {self.config.beats} beats")
+
+    def _source_words(self) -> set[int]:
+        i = self.i
+        return _words(i.src, i.in_h * i.in_w, i.pixel_words, self.source_depth)
+
+    def _own_words(self) -> set[int]:
+        i = self.i
+        return _words(i.dst, i.pixels, i.out_pixel_words, self.result_depth)
 
     def _check_window(self) -> None:
         """Rules of LANE with three taps at once."""
@@ -318,21 +335,22 @@ class _Layer:
         value = np.rint(acc.astype(np.float32) * self.m)
         value += np.float32(i.zp_y)
         result = np.clip(value, i.lo, i.hi).astype(np.int32).astype(np.uint8)
-        width = self.config.word_bytes
-        shape = (i.pixels, i.out_pixel_words * width)
+        step = i.out_pixel_words * self.config.word_bytes
+        shape = (i.pixels, self.channels)
         if self.pairs is not None:
-            skip = memory[i.src2 : i.src2 + self.result_words].reshape(shape)[:, : self.channels]
+            skip = _pixels(memory, i.src2, shape, (step,))
             total = (self.pairs[result, 0] + self.pairs[skip, 1]) >> 16
             result = np.clip(total + i.zp_a, i.lo_a, i.hi_a).astype(np.uint8)
         if self.table is not None:
             result = self.table[result]
-        memory[i.dst : i.dst + self.result_words].reshape(shape)[:, : self.channels] = result
+        _pixels(memory, i.dst, shape, (step,))[:] = result
 
     def _windows(self, memory: Array) -> Array:
         """``[out_h, out_w, kernel_h, kernel_w, depth]`` view of the padded source."""
         i = self.i
-        words = memory[i.src : i.src + self.source_words].reshape(i.in_h, i.in_w, -1)
-        source = words[..., : self.depth].view(np.uint8 if i.x_unsigned else np.int8)
+        step = i.pixel_words * self.config.word_bytes
+        pixels = _pixels(memory, i.src, (i.in_h, i.in_w, self.depth), (i.in_w * step, step))
+        source = pixels.view(np.uint8 if i.x_unsigned else np.int8)
         padded = self.padded
         padded[i.pad_top : i.pad_top + i.in_h, i.pad_left : i.pad_left + i.in_w] = source
         y, x, c = padded.strides
@@ -359,6 +377,16 @@ class _Layer:
         products = self._windows(memory) * taps
         total: Array = products.max((2, 3)) if i.acc_max else products.sum((2, 3))
         return total
+
+
+def _pixels(memory: Array, word: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> Array:
+    """View of memory from a word on: bytes of pixels that lie ``steps`` bytes apart."""
+    return np.lib.stride_tricks.as_strided(memory[word:], shape, (*steps, 1))
+
+
+def _words(start: int, pixels: int, step: int, depth: int) -> set[int]:
+    """Words of pixels that lie ``step`` words apart and fill ``depth`` each."""
+    return set((start + np.arange(pixels)[:, None] * step + np.arange(depth)).ravel().tolist())
 
 
 def _check_early(before: _Layer, after: _Layer) -> None:

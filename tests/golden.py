@@ -169,3 +169,25 @@ def table(x: Array, entries: Array, dtype: Any = None) -> Array:
     """Look up 256 uint8 entries; index and value are the bit patterns of the bytes."""
     found = np.asarray(entries, np.uint8)[np.ascontiguousarray(x).view(np.uint8)]
     return found.view(np.dtype(dtype or x.dtype))
+
+
+def rescale(
+    x: Array, scale_x: float, zx: int, scale_y: float, zy: int, lo: int, hi: int, dtype: Any = None
+) -> Array:
+    """Float32 dequantise, quantise; then the clamp."""
+    real = (x.astype(np.int64) - zx).astype(np.float32) * np.float32(scale_x)
+    steps = np.rint(real / np.float32(scale_y))
+    assert steps.dtype == np.float32
+    bounded = np.clip(steps, -(2.0**24), 2.0**24).astype(np.int64)
+    return np.clip(bounded + zy, lo, hi).astype(dtype or x.dtype)
+
+
+def concat(parts: list[Array]) -> Array:
+    """Along the channels: axis 1 of an image, else the last."""
+    return np.concatenate(parts, axis=1 if parts[0].ndim == 4 else -1)
+
+
+def pad(x: Array, pads: tuple[int, int, int, int], zx: int) -> Array:
+    """Rows and columns of the zero point; pads are top, left, bottom, right."""
+    top, left, bottom, right = pads
+    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=zx)

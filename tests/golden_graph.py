@@ -13,7 +13,17 @@ import numpy as np
 import onnx_ir
 import onnxruntime
 
-from trivet.compiler.units import AddSpec, Array, ConvSpec, Graph, PoolSpec, TableSpec, Unit
+from trivet.compiler.units import (
+    AddSpec,
+    Array,
+    ConcatSpec,
+    ConvSpec,
+    Graph,
+    PadSpec,
+    PoolSpec,
+    TableSpec,
+    Unit,
+)
 
 
 def run(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -32,6 +42,14 @@ def run_unit(graph: Graph, unit: Unit, values: dict[str, Array]) -> dict[str, Ar
     x = values[unit.inputs[0]]
     y = spec.y
     zero = y.zero_point
+    if isinstance(spec, ConcatSpec):
+        parts = [
+            values[n] if entries is None else golden.table(values[n], entries, y.dtype)
+            for n, entries in zip(unit.inputs, spec.tables, strict=True)
+        ]
+        return {unit.outputs[0]: golden.concat(parts)}
+    if isinstance(spec, PadSpec):
+        return {unit.outputs[0]: golden.pad(x, spec.pads, zero)}
     if isinstance(spec, ConvSpec) and spec.matrix:
         weight = spec.weight[:, :, 0, 0]
         value = golden.matmul(

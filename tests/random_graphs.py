@@ -17,8 +17,10 @@ import numpy as np
 from trivet.compiler.units import (
     AddSpec,
     Array,
+    ConcatSpec,
     ConvSpec,
     Graph,
+    PadSpec,
     PoolSpec,
     Quant,
     Spec,
@@ -27,8 +29,11 @@ from trivet.compiler.units import (
     Unit,
 )
 
-Kind = Literal["conv", "depthwise", "matrix", "add", "sub", "max", "average", "table"]
+Kind = Literal[
+    "conv", "depthwise", "matrix", "add", "sub", "max", "average", "table", "concat", "pad"
+]
 KINDS: tuple[Kind, ...] = ("conv", "depthwise", "matrix", "add", "sub", "max", "average", "table")
+ALL_KINDS: tuple[Kind, ...] = (*KINDS, "concat", "pad")  # KINDS stays: seeds mean the same graphs
 Dtype = Literal["int8", "uint8"]
 
 
@@ -88,6 +93,8 @@ def single(
         first = builder.image_input()
         second = builder.new_input(builder.tensors[first].shape)
         builder.join(kind, first, second)
+    elif kind == "concat":
+        builder.branches(builder.image_input())
     else:
         builder.step(kind, builder.image_input())
     return builder.graph()
@@ -110,6 +117,7 @@ class _Builder:
         self.dtype: Dtype = dtype or ("int8" if self.rng.random() < 0.6 else "uint8")
         self.channels, self.side = channels, side
         self.tables, self.any_groups = tables, any_groups
+        self.word = 16 if channels >= 16 else 4  # bytes of a memory word: where a Concat may join
         self.tensors: dict[str, Tensor] = {}
         self.values: dict[str, Array] = {}
         self.inputs: list[str] = []
@@ -129,7 +137,10 @@ class _Builder:
         tail = min(size - 1, int(self.rng.integers(1, 3))) if wants_matrix else 0
         while len(self.units) < max(1, size - tail - (1 if tail else 0)):
             kind = images[self.rng.integers(len(images))]
-            here = self.residual(kind, here) if kind in ("add", "sub") else self.step(kind, here)
+            if kind in ("add", "sub"):
+                here = self.residual(kind, here)
+            else:
+                here = self.branches(here) if kind == "concat" else self.step(kind, here)
         if tail:
             here = self.flatten(here)
             for _ in range(tail):
@@ -196,6 +207,8 @@ class _Builder:
             return self.pool(kind, source)
         if kind == "matrix":
             return self.matrix(source)
+        if kind == "pad":
+            return self.pad(source)
         return self.conv(source, depthwise=kind == "depthwise")
 
     def residual(self, kind: Kind, source: str) -> str:
@@ -206,6 +219,44 @@ class _Builder:
             branch = self.conv(branch, depthwise=False, keep=depth)
         pair = (branch, source) if self.rng.random() < 0.5 else (source, branch)
         return self.join(kind, *pair)
+
+    def branches(self, source: str) -> str:
+        """Two to four branches of whole words (the last: any) and their Concat."""
+        count = int(self.rng.integers(2, 5))
+        parts = []
+        for k in range(count):
+            pick = self.rng.random()
+            before = parts[-1] if parts and pick < 0.3 else source  # as in a dense block
+            depth = self.tensors[before].shape[1]
+            whole = k < count - 1
+            if pick > 0.85 and (depth % self.word == 0 or not whole):
+                parts.append(before)  # a tensor as it is, perhaps twice
+                continue
+            keep = self.word * int(self.rng.integers(1, 3)) if whole else None
+            keep = keep or int(self.rng.integers(1, self.channels + 1))
+            parts.append(self.conv(before, depthwise=False, keep=keep))
+        own = self.quant(parts[int(self.rng.integers(count))])
+        wide = Quant(np.float32(own.scale * 1.5), self.random_zero_point(), self.dtype)
+        y = own if self.rng.random() < 0.7 else wide
+        lo, hi = (y.lo, y.hi) if self.rng.random() < 0.7 else self.clamp(y)
+        codes = np.arange(256, dtype=np.uint8)
+        tables: list[Array | None] = []
+        values = []
+        for name in parts:
+            x = self.quant(name)
+            ends = (float(x.scale), x.zero_point, float(y.scale), y.zero_point, lo, hi)
+            entries = golden.rescale(codes.view(self.dtype), *ends).view(np.uint8)
+            tables.append(None if np.array_equal(entries, codes) else entries)
+            values.append(golden.rescale(self.values[name], *ends))
+        spec = ConcatSpec(tuple(self.quant(n) for n in parts), y, tuple(tables))
+        return self.emit("concat", tuple(parts), y, golden.concat(values), spec, 0)
+
+    def pad(self, source: str) -> str:
+        x = self.quant(source)
+        pads = tuple(int(v) for v in self.rng.integers(0, 3, 4))
+        value = golden.pad(self.values[source], pads, x.zero_point)  # type: ignore[arg-type]
+        spec = PadSpec(x, x, pads)  # type: ignore[arg-type]
+        return self.emit("pad", (source,), x, value, spec, 0)
 
     def flatten(self, source: str) -> str:
         value = self.values[source].reshape(1, -1)

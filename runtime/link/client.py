@@ -64,6 +64,8 @@ class PortLike(Protocol):
     def dtype(self) -> str: ...
     @property
     def expand(self) -> ExpandLike | None: ...
+    @property
+    def pixel_words(self) -> int: ...
 
 
 class BoardClient:
@@ -214,13 +216,14 @@ class BoardClient:
         """(word, first byte, byte after the last, run) of the frames that carry a tensor."""
         word = self.program.word_bytes[Space.ACT]
         h, w, c = port.hwc
-        pixel_words = -(-c // word)
+        own = -(-c // word)
+        pixel_words = port.pixel_words or own
         total = h * w * c
-        if c % word == 0:  # no padding anywhere
+        if c % word == 0 and pixel_words == own:  # no padding anywhere
             step = most // word * word
             for start in range(0, total, step):
                 yield port.offset + start // word, start, min(start + step, total), 0
-        elif c <= most:  # whole pixels
+        elif c <= most and pixel_words == own:  # whole pixels
             step = most // c * c
             for start in range(0, total, step):
                 yield port.offset + start // c * pixel_words, start, min(start + step, total), c

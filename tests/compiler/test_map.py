@@ -18,7 +18,16 @@ from qdq import Builder, conv_model, plain_session
 from trivet.compiler.load import load
 from trivet.compiler.map import map_units
 from trivet.compiler.normalise import normalise
-from trivet.compiler.units import AddSpec, ConvSpec, Graph, PoolSpec, TableSpec, Unit
+from trivet.compiler.units import (
+    AddSpec,
+    ConcatSpec,
+    ConvSpec,
+    Graph,
+    PadSpec,
+    PoolSpec,
+    TableSpec,
+    Unit,
+)
 
 SHARED = Path(os.environ.get("TRIVET_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 MLPERF = {
@@ -108,7 +117,8 @@ CONVS: list[dict[str, Any]] = [
     {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
     {"auto_pad": "VALID"},
     {"dilations": [2, 2], "pads": [2, 2, 2, 2]},
-    {"group": 2}, {"group": 4, "pads": [1, 1, 1, 1]},
+    {"group": 2},
+    {"group": 4, "pads": [1, 1, 1, 1]},
 ]
 
 
@@ -359,8 +369,60 @@ def _max_rescale(b: Builder) -> str:
     return b.op("MaxPool", x, name="n", kernel_shape=[2, 2])
 
 
+def _rows(b: Builder) -> str:
+    x, y = b.dq(b.input("x", [1, 4, 3, 3]), 0.1), b.dq(b.input("y", [1, 4, 2, 3]), 0.1)
+    return b.op("Concat", x, y, axis=2, name="n")
+
+
+def _reflected(b: Builder) -> str:
+    x, pads = b.dq(b.input("x", [1, 4, 3, 3]), 0.1), b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    return b.op("Pad", x, pads, mode="reflect", name="n")
+
+
+def _padded_with_one(b: Builder) -> str:
+    x, pads = b.dq(b.input("x", [1, 4, 3, 3]), 0.1), b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    return b.op("Pad", x, pads, b.constant(np.float32(1)), name="n")
+
+
+def _padded_channels(b: Builder) -> str:
+    x, pads = b.dq(b.input("x", [1, 4, 3, 3]), 0.1), b.constant(np.array([0, 2, 0, 0, 0, 0, 0, 0]))
+    return b.op("Pad", x, pads, name="n")
+
+
 def _softmax(b: Builder) -> str:
     return b.op("Softmax", b.dq(b.input("x", [1, 10]), 0.1), name="n")
+
+
+@pytest.mark.parametrize("clamp", [False, True])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_concat_rescales_as_onnxruntime_does(tmp_path: Path, dtype: Any, clamp: bool) -> None:
+    b = Builder()
+    x = b.dq(b.input("x", [1, 4, 3, 3], dtype), 0.03, 7, dtype)
+    y = b.dq(b.input("y", [1, 5, 3, 3]), 0.011, -9)
+    z = b.dq(b.input("z", [1, 2, 3, 3]), 0.02, 3)
+    value = b.op("Concat", x, y, z, axis=1, name="n")
+    value = b.op("Relu", value) if clamp else value
+    graph = build(tmp_path, b, b.q(value, 0.02, 3))
+    check_whole(graph)
+    (unit,) = graph.units
+    assert (unit.kind, unit.inputs, unit.refusals) == ("concat", ("x", "y", "z"), {})
+    assert isinstance(unit.spec, ConcatSpec)
+    assert [t is None for t in unit.spec.tables] == [False, False, not clamp]
+    assert against_onnxruntime(graph, tmp_path / "m.onnx", runs=20) == 0
+
+
+@pytest.mark.parametrize("axes", [False, True])
+def test_pad(tmp_path: Path, axes: bool) -> None:
+    b = Builder(18)
+    x = b.dq(b.input("x", [1, 4, 3, 3]), 0.03, 7)
+    pads = b.constant(np.array([1, 2, 3, 0] if axes else [0, 0, 1, 2, 0, 0, 3, 0]))
+    more = ["", b.constant(np.array([2, -1]))] if axes else []
+    graph = build(tmp_path, b, b.q(b.op("Pad", x, pads, *more, name="n"), 0.03, 7))
+    check_whole(graph)
+    (unit,) = graph.units
+    assert isinstance(unit.spec, PadSpec)
+    assert (unit.kind, unit.spec.pads) == ("pad", (1, 2, 3, 0))
+    assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
 
 
 REFUSED: list[tuple[Callable[[Builder], str], str]] = [
@@ -376,6 +438,10 @@ REFUSED: list[tuple[Callable[[Builder], str], str]] = [
     (_dilated_pool, r"dilation \[2, 2\]"),
     (_ceil_mode, "ceil_mode"),
     (_max_rescale, "changes the scale"),
+    (_rows, "joins along axis 2"),
+    (_reflected, "pads in mode reflect"),
+    (_padded_with_one, "pads with the byte 10"),
+    (_padded_channels, "adds rows and columns only"),
     (_softmax, "Softmax: has no integer form"),
 ]
 

@@ -3,8 +3,9 @@
 An input of a Concat *is* a run of the joint tensor's channels wherever nothing forbids it: its
 producer writes there (with the joint's words from pixel to pixel), its other readers read there,
 and the Concat costs nothing. What forbids it: a residual Add at either end (a skip tensor has as
-many words a pixel as the result, and lies in another bank than the source), a border of the stage (the host sees whole tensors), a scale
-other than the joint's while others read the input as it is, a second Concat. Then the lanes copy.
+many words a pixel as the result, and lies in another bank than the source), a border of the stage
+(the host sees whole tensors), a scale other than the joint's while others read the input as it is,
+a second Concat. Then the lanes copy.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from .passes.fold_constants import FoldConstants
 from .passes.fuse_matmul_bias import FuseMatMulBias
 from .passes.mean_to_pool import MeanToPool
 from .passes.names import NameNodes
+from .passes.pad_into_conv import PadIntoConv
 from .passes.remove_dropout import RemoveDropout
 from .passes.shapes import InferShapes
 from .passes.split_dequantise import SplitDequantise
@@ -35,6 +36,7 @@ PASSES: tuple[ir.passes.PassBase, ...] = (
     InferShapes(),
     MeanToPool(),
     SumToAdd(),
+    PadIntoConv(),
     SplitDequantise(),
     ViewsOnIntegers(),
     RemoveUnusedNodesPass(),  # and the constants that nothing reads any more

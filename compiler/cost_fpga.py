@@ -99,7 +99,7 @@ def _attribute(graph: Graph, program: Program, cycles: dict[str, int]) -> None:
 def _one_by_one(
     graph: Graph, stretch: Sequence[Unit], config: EngineConfig, refusals: dict[str, str]
 ) -> dict[str, int]:
-    """Units that do not fit together: each alone. Adds, tables and Concats may ride along: nothing."""
+    """Units that do not fit together: each alone. Adds, tables, Concats may ride along: nothing."""
     cycles: dict[str, int] = {}
     for unit in stretch:
         if unit.kind in ("view", "add", "table", "concat"):

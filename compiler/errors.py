@@ -4,4 +4,4 @@ __all__ = ["CompileError"]
 
 
 class CompileError(Exception):
-    """A model, plan or option that cannot be compiled; the text is one line for a person to act on."""
+    """A model, plan or option that cannot be compiled; its text is one line to act on."""

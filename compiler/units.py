@@ -49,7 +49,7 @@ class Quant:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value that flows between units. ``shape`` is in ONNX order (NCHW for images), batch first."""
+    """A value that flows between units. ``shape`` is in ONNX order (NCHW), batch first."""
 
     name: str
     dtype: str  # numpy name: "int8", "uint8", "float32", "int64", ...
@@ -104,8 +104,8 @@ class PoolSpec:
     """MaxPool or AveragePool over ``kernel``; a global pool has the input's size as its kernel.
 
     max: the maximum of the window's bytes (padding never wins), then clamp to lo..hi.
-    average: ``y = clamp(rint(f32(sum (x - zx)) * m) + zy, lo, hi)``, ``m = f32(sx / f32(sy * count))``
-    with one ``count`` for all pixels.
+    average: ``y = clamp(rint(f32(sum (x - zx)) * m) + zy, lo, hi)``,
+    ``m = f32(sx / f32(sy * count))`` with one ``count`` for all pixels.
     """
 
     op: Literal["max", "average"]

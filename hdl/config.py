@@ -51,7 +51,9 @@ class EngineConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"engine: {field.name} is {value!r}, must be an integer of at least 1")
+                raise ValueError(
+                    f"engine: {field.name} is {value!r}, must be an integer of at least 1"
+                )
         for name in ("lanes", "simd", "requantisers", "act_bank_words", "tables", "addends"):
             if not _power_of_two(getattr(self, name)):
                 raise ValueError(f"engine: {name} is {getattr(self, name)}, must be a power of two")
@@ -61,7 +63,9 @@ class EngineConfig:
                 f"at most {self.lanes} can be used"
             )
         if self.act_words > 1 << 16 or self.weight_words > 1 << 16 or self.param_words > 1 << 16:
-            raise ValueError("engine: a memory is deeper than the 65,536 words an instruction can address")
+            raise ValueError(
+                "engine: a memory is deeper than the 65,536 words an instruction can address"
+            )
 
     @property
     def word_bytes(self) -> int:
@@ -99,7 +103,9 @@ class EngineConfig:
         known = {f.name for f in fields(cls)}
         if set(values) != known:
             odd = sorted(set(values) ^ known)
-            raise ValueError(f"engine: configuration fields {odd} unknown or missing; expected {sorted(known)}")
+            raise ValueError(
+                f"engine: configuration fields {odd} unknown or missing; expected {sorted(known)}"
+            )
         return cls(**values)
 
     @property

@@ -59,7 +59,8 @@ class Expander(wiring.Component):
     -------
     start : :py:`In(1)`, address : :py:`In(32)`, count : :py:`In(COUNT_BITS)`
         Pulse; where the first byte lies in the window ``row``, ``column``, in bytes from the start
-        of the memory, modulo what 16-bit word addresses reach; how many bytes come after the setup. Both stay until ``done``.
+        of the memory, modulo what 16-bit word addresses reach; how many bytes come after the setup.
+        Both stay until ``done``.
     i : :py:`In(stream.Signature(8))`
         Setup, then bytes.
     write_en, write_addr, write_byte, write_data : Out
@@ -149,7 +150,8 @@ class Expander(wiring.Component):
                         m.next = "CHECK"
             with m.State("CHECK"):
                 # A stride of 0 would never leave a window.
-                with m.If(self.address[place_bits:].any() | (setup.stride_h == 0) | (setup.stride_w == 0)
+                with m.If(self.address[place_bits:].any()
+                          | (setup.stride_h == 0) | (setup.stride_w == 0)
                           | (setup.channels_left == 0) | (setup.columns_left == 0)):
                     m.d.sync += [
                         self.refused.eq(1),

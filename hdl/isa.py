@@ -46,8 +46,8 @@ class ProgramError(ValueError):
 
 class Op:
     """Operations. ``DOT``: lanes share the activations, each has its weights (Conv, Gemm, MatMul).
-    ``LANE``: lane l takes byte l of the word times its first weight (depthwise, pools, copies); with
-    ``window`` also the bytes of the two columns before, times its second and third weight."""
+    ``LANE``: lane l takes byte l of the word times its first weight (depthwise, pools, copies);
+    with ``window`` also the bytes of the two columns before, times its second and third weight."""
 
     END = 0
     DOT = 1
@@ -100,7 +100,8 @@ FIELDS: tuple[Field, ...] = (
     Field("step_y", 16, False, "words from one output row to the next: stride_h * row_words"),
     Field("step_kx", 16, False, "words from kernel column to column: dilation_w * pixel_words"),
     Field("step_ky", 16, False, "words from kernel row to row: dilation_h * row_words"),
-    Field("origin", 16, False, "src - pad_top * row_words - pad_left * pixel_words (window: 0 *), mod 2^16"),
+    Field("origin", 16, False, "src - pad_top * row_words - pad_left * pixel_words (window: 0 *), "
+                               "mod 2^16"),
     Field("zp_x", 9, True, "byte that padding feeds"),
     Field("zp_y", 9, True, "zero point of the requantised result"),
     Field("lo", 9, True, "lower clamp of the requantised result"),
@@ -310,8 +311,9 @@ class Expand:
     writes each arriving byte to every window that uses it, and the layer becomes a 1 x 1
     convolution: in memory lies a tensor of ``out_h x out_w`` pixels whose channel
     ``(ky * kernel_w + kx) * c + channel`` is the input at row ``oy * stride_h + ky - pad_top``,
-    column ``ox * stride_w + kx - pad_left``. A stride is at most its kernel. Bytes outside the image are ``zp``: the host writes
-    them once, when it loads the program, so nothing else may ever lie there.
+    column ``ox * stride_w + kx - pad_left``. A stride is at most its kernel. Bytes outside the
+    image are ``zp``: the host writes them once, when it loads the program, so nothing else may ever
+    lie there.
     """
 
     hwc: tuple[int, int, int]  # the input as the convolution sees it, without padding

@@ -17,7 +17,8 @@ def render() -> str:
     lines = [
         "# The instruction set",
         "",
-        "Rendered from `hdl/isa.py` by `python -m trivet.hdl.isa_doc`; a test holds the two together.",
+        "Rendered from `hdl/isa.py` by `python -m trivet.hdl.isa_doc`; a test holds the two "
+        "together.",
         "",
         f"Version {isa.VERSION}. An instruction is one layer, {isa.INSTRUCTION_BYTES} bytes, "
         "little-endian; fields from the least significant bit up.",
@@ -45,7 +46,8 @@ def render() -> str:
         "## Cycles",
         "",
         inspect.cleandoc(isa.predicted_cycles.__doc__ or ""),
-        "Utilisation is multiplications that the layer needs, over `lanes * simd` times the cycles.",
+        "Utilisation is multiplications that the layer needs, over `lanes * simd` times the "
+        "cycles.",
         "",
     ]
     return "\n".join(lines)

@@ -80,13 +80,17 @@ def random_case(seed):
     kernel = [int(rng.integers(1, 5)) for _ in range(2)]
     stride = [int(rng.integers(1, k + 1)) for k in kernel]
     pads = [int(rng.integers(0, k)) for k in (*kernel, *kernel)]  # top, left, bottom, right
-    out = [max(1, (n + pads[k] + pads[k + 2] - kernel[k]) // stride[k] + 1) for k, n in enumerate((h, w))]
+    out = [
+        max(1, (n + pads[k] + pads[k + 2] - kernel[k]) // stride[k] + 1)
+        for k, n in enumerate((h, w))
+    ]
     e = Expand((h, w, c), *kernel, *stride, pads[0], pads[1], *out, zp=0)
     return rng.integers(0, 256, (h, w, c)).astype(np.uint8), e, int(rng.integers(0, 40))
 
 
 def test_setup_is_laid_out_as_the_client_packs_it():
-    assert [(name, field.width) for name, field in Setup] == [(n, 8 * w) for n, w in _WIDTHS.items()]
+    widths = [(name, 8 * width) for name, width in _WIDTHS.items()]
+    assert [(name, field.width) for name, field in Setup] == widths
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
@@ -94,7 +98,8 @@ def test_random_shapes_lie_as_im2col_says(first):
     for seed in range(first, first + 10):
         image, e, offset = random_case(seed)
         piece = random.Random(seed).choice((1, 3, 7, 50, 900))
-        requests = expand_requests(e, offset, CONFIG.word_bytes, image.tobytes(), max(piece, image.size // 20))
+        piece = max(piece, image.size // 20)
+        requests = expand_requests(e, offset, CONFIG.word_bytes, image.tobytes(), piece)
         memory, refused, _ = write(list(requests), stall=0.3 if seed % 3 == 0 else 0.0, seed=seed)
         assert not any(refused), seed
         assert np.array_equal(memory, memory_of(image, e, offset)), (seed, e)
@@ -154,7 +159,8 @@ def test_buffers_beyond_the_memory_are_refused_and_write_only_inside():
     image, e, _ = random_case(14)
     words = e.out_h * e.out_w * -(-e.stored[2] // CONFIG.word_bytes)
     last = CONFIG.act_words - words
-    for offset, bad in ((last, False), (last + 1, True), (CONFIG.act_words, True), (65535 - words, True)):
+    beyond = (last + 1, CONFIG.act_words, 65535 - words)
+    for offset, bad in ((last, False), *((place, True) for place in beyond)):
         (request,) = expand_requests(e, offset, CONFIG.word_bytes, image.tobytes())
         memory, refused, _ = write([request])
         assert refused == [bad], offset

@@ -68,8 +68,8 @@ class AddressGenerator(wiring.Component):
         Weight word.
     first, last : Out(1)
         First and last slice of a pixel (window: of a column; ``last`` of those with a result).
-    block_last, layer_last : Out(1)
-        With ``last``: the last pixel of a block; of the layer.
+    row_last, block_last, layer_last : Out(1)
+        With ``last``: the last pixel of a row; of a block; of the layer.
     """
 
     def __init__(self, config):
@@ -92,6 +92,7 @@ class AddressGenerator(wiring.Component):
             "weight": Out(16),
             "first": Out(1),
             "last": Out(1),
+            "row_last": Out(1),
             "block_last": Out(1),
             "layer_last": Out(1),
         })
@@ -147,12 +148,14 @@ class AddressGenerator(wiring.Component):
         valid = Signal(reset_less=True)
         first = Signal(reset_less=True)
         last = Signal()
+        row_last = Signal()
         block_last = Signal()
         layer_last = Signal()
         m.d.sync += [
             valid.eq(step),
             first.eq(fresh),
             last.eq(loops["ky"] & has_result),
+            row_last.eq(loops["ox"]),
             block_last.eq(loops["oy"]),
             layer_last.eq(loops["block"]),
         ]
@@ -160,6 +163,7 @@ class AddressGenerator(wiring.Component):
             self.valid.eq(valid),
             self.first.eq(first),
             self.last.eq(last),
+            self.row_last.eq(row_last),
             self.block_last.eq(block_last),
             self.layer_last.eq(layer_last),
         ]

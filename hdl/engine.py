@@ -207,15 +207,17 @@ class Engine(wiring.Component):
 
         # A pixel's end reaches write-back so that the first beat's parameters meet its sums.
         to_writeback = to_lanes + lanes.latency - writeback.lead
-        ends = Cat(address.last, address.block_last, address.layer_last)
+        ends = Cat(address.last, address.row_last, address.block_last, address.layer_last)
         early = delay(m, ends, to_lanes, "ends", reset=sequencer.flush)
         late = delay(m, early, to_writeback - to_lanes, "late_ends", reset=sequencer.flush)
         m.d.comb += [
             lanes.last.eq(early[0]),
-            Cat(writeback.last, writeback.block_last, writeback.layer_last).eq(late),
+            Cat(writeback.last, writeback.row_last, writeback.block_last,
+                writeback.layer_last).eq(late),
             writeback.begin.eq(sequencer.begin),
         ]
-        for name in ("dst", "src2", "params", "out_pixel_words", "has_add", "has_table"):
+        for name in ("dst", "src2", "params", "out_pixel_words", "out_row_gap", "has_add",
+                     "has_table"):
             m.d.comb += getattr(writeback, name).eq(tail[name])
 
         m.d.comb += [

@@ -109,6 +109,7 @@ FIELDS: tuple[Field, ...] = (
     Field("zp_a", 9, True, "zero point of the sum with the skip tensor"),
     Field("lo_a", 9, True, "lower clamp of the sum with the skip tensor"),
     Field("hi_a", 9, True, "upper clamp of the sum with the skip tensor"),
+    Field("out_row_gap", 16, False, "words from one output row's end to the next: 0 but in a Resize"),
     Field("columns", 16, False, "out_w; window: columns read, prime + (out_w - 1) * stride_w + 1"),
 )
 _BITS = sum(f.bits for f in FIELDS)
@@ -150,6 +151,7 @@ class Instruction:
     in_w: int = 1
     pixel_words: int = 1
     out_pixel_words: int = 1
+    out_row_gap: int = 0
     stride_h: int = 1
     stride_w: int = 1
     dilation_h: int = 1
@@ -346,12 +348,24 @@ class Port:
     # many as `hwc` fills; and its first channel within `tensor`, of which it then is a run.
     pixel_words: int = 0
     channel: int = 0
+    # Or every so many rows and columns of `tensor` (Resize), from this pixel on; words from row to
+    # row, 0 for rows without gaps.
+    spread: tuple[int, int] = (1, 1)
+    pixel: tuple[int, int] = (0, 0)
+    row_words: int = 0
 
     def words(self, word_bytes: int) -> int:
         """Words of memory from its first byte to its last."""
         h, w, c = self.stored
         own = -(-c // word_bytes)
-        return (h * w - 1) * (self.pixel_words or own) + own
+        step = self.pixel_words or own
+        return (h - 1) * (self.row_words or w * step) + (w - 1) * step + own
+
+    def part_of(self, values: Any) -> Any:
+        """What it holds of its tensor, an NHWC array of any shape: array ``hwc``."""
+        (h, w, c), (y, x), (first_y, first_x) = self.hwc, self.spread, self.pixel
+        whole = values.reshape(h * y, w * x, -1)
+        return whole[first_y::y, first_x::x, self.channel : self.channel + c]
 
     @property
     def nbytes(self) -> int:
@@ -489,4 +503,11 @@ def _port(p: dict[str, Any]) -> Port:
         values = {k: tuple(v) if k == "hwc" else int(v) for k, v in expand.items()}
         expand = Expand(**values)
     return Port(str(p["tensor"]), int(p["offset"]), (h, w, c), str(p["dtype"]), expand,
-                int(p.get("pixel_words", 0)), int(p.get("channel", 0)))
+                int(p.get("pixel_words", 0)), int(p.get("channel", 0)),
+                _pair(p.get("spread", (1, 1))), _pair(p.get("pixel", (0, 0))),
+                int(p.get("row_words", 0)))
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = (int(v) for v in values)
+    return first, second

@@ -50,7 +50,8 @@ def _last_writes(config: EngineConfig, i: Instruction, cycles: int) -> list[tupl
         if ahead >= cycles:
             break
         block, pixel = divmod(k, i.pixels)
-        offset = pixel * i.out_pixel_words + block * config.lanes // config.word_bytes
+        row = pixel // i.out_w
+        offset = pixel * i.out_pixel_words + row * i.out_row_gap + block * config.lanes // config.word_bytes
         words.append((ahead, (i.dst + offset) & 0xFFFF))
         ahead += _first_pixel(i) if i.window and pixel % i.out_w == 0 else i.pitch + i.idle
     return words

@@ -31,9 +31,9 @@ class WriteBack(wiring.Component):
     -------
     begin : In(1)
         First cycle of a layer, whose fields are valid from now on.
-    dst, src2, params, out_pixel_words, has_add, has_table : In
+    dst, src2, params, out_pixel_words, out_row_gap, has_add, has_table : In
         Fields of the layer.
-    last, block_last, layer_last : In(1)
+    last, row_last, block_last, layer_last : In(1)
         A pixel ends, as from the address generator (delayed).
     param_addr : Out(16)
         Parameter word of the beat.
@@ -67,9 +67,11 @@ class WriteBack(wiring.Component):
             "src2": In(16),
             "params": In(16),
             "out_pixel_words": In(16),
+            "out_row_gap": In(16),
             "has_add": In(1),
             "has_table": In(1),
             "last": In(1),
+            "row_last": In(1),
             "block_last": In(1),
             "layer_last": In(1),
             "param_addr": Out(16),
@@ -191,6 +193,8 @@ class WriteBack(wiring.Component):
         block_ahead = Signal(16, reset_less=True)
         place_block = Signal(block_bits, reset_less=True)
         is_final = beat == config.beats - 1
+        row_step = Signal(16, reset_less=True)  # from a row's last pixel to the next row's first
+        m.d.sync += row_step.eq(self.out_pixel_words + self.out_row_gap)
 
         with m.If(self.last):
             m.d.sync += [
@@ -200,7 +204,7 @@ class WriteBack(wiring.Component):
                 offset.eq(next_offset),
                 place_block.eq(next_block),
                 param.eq(next_param),
-                next_offset.eq(next_offset + self.out_pixel_words),
+                next_offset.eq(next_offset + Mux(self.row_last, row_step, self.out_pixel_words)),
             ]
             with m.If(self.block_last):
                 m.d.sync += [

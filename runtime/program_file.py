@@ -71,6 +71,7 @@ class PortInfo:
     expand: ExpandInfo | None = None  # None: it lies in memory as it is
     pixel_words: int = 0  # words from pixel to pixel; 0: as many as the channels fill
     channel: int = 0  # first channel within `tensor`, where the port is a run of its channels
+    row_words: int = 0  # words from row to row; 0: rows follow one another
 
     @property
     def nbytes(self) -> int:
@@ -182,6 +183,7 @@ def _port(value: dict[str, Any]) -> PortInfo:
         expand,
         int(value.get("pixel_words", 0)),
         int(value.get("channel", 0)),
+        int(value.get("row_words", 0)),
     )
 
 

@@ -92,7 +92,8 @@ class ReferenceMachine:
         h, w, c = port.hwc
         width = self.program.config.word_bytes
         step = port.pixel_words or -(-c // width)
-        packed = _pixels(self._memory, port.offset, (h * w, c), (step * width,)).copy()
+        steps = ((port.row_words or w * step) * width, step * width)
+        packed = _pixels(self._memory, port.offset, (h, w, c), steps).copy()
         return packed.view(port.dtype).reshape(h, w, c)
 
     def _words(self, port: Port) -> int:
@@ -162,7 +163,9 @@ class _Layer:
         if self.source_depth > i.pixel_words:
             raise self.wrong(f"reads {depth} channels of a pixel of {i.pixel_words} words")
         self.source_words = (i.in_h * i.in_w - 1) * i.pixel_words + self.source_depth
-        self.result_words = (i.pixels - 1) * i.out_pixel_words + self.result_depth
+        self.result_row = i.out_w * i.out_pixel_words + i.out_row_gap
+        self.result_words = (i.out_h - 1) * self.result_row + self.result_depth
+        self.result_words += (i.out_w - 1) * i.out_pixel_words
         self._check_memory()
         self.channels = i.blocks * config.lanes
         taps = self._weights(program)  # [K, channels] for DOT, [KH * KW, channels] for LANE
@@ -222,11 +225,13 @@ class _Layer:
 
     def _source_words(self) -> set[int]:
         i = self.i
-        return _words(i.src, i.in_h * i.in_w, i.pixel_words, self.source_depth)
+        row = i.in_w * i.pixel_words
+        return _words(i.src, (i.in_h, i.in_w), (row, i.pixel_words), self.source_depth)
 
     def _own_words(self) -> set[int]:
         i = self.i
-        return _words(i.dst, i.pixels, i.out_pixel_words, self.result_depth)
+        steps = (self.result_row, i.out_pixel_words)
+        return _words(i.dst, (i.out_h, i.out_w), steps, self.result_depth)
 
     def _check_window(self) -> None:
         """Rules of LANE with three taps at once."""
@@ -322,7 +327,7 @@ class _Layer:
             ends = (rows * i.out_w + ox + 1) * (i.slices + i.idle) - i.idle - 1
         block, oy = rows // i.out_h, rows % i.out_h
         word = block * self.config.lanes // self.config.word_bytes
-        words = i.dst + (oy * i.out_w + ox) * i.out_pixel_words + word
+        words = i.dst + oy * self.result_row + ox * i.out_pixel_words + word
         return ends.reshape(-1), words.reshape(-1)
 
     def execute(self, memory: Array) -> None:
@@ -335,15 +340,17 @@ class _Layer:
         value = np.rint(acc.astype(np.float32) * self.m)
         value += np.float32(i.zp_y)
         result = np.clip(value, i.lo, i.hi).astype(np.int32).astype(np.uint8)
-        step = i.out_pixel_words * self.config.word_bytes
-        shape = (i.pixels, self.channels)
+        width = self.config.word_bytes
+        steps = (self.result_row * width, i.out_pixel_words * width)
+        shape = (i.out_h, i.out_w, self.channels)
+        result = result.reshape(shape)
         if self.pairs is not None:
-            skip = _pixels(memory, i.src2, shape, (step,))
+            skip = _pixels(memory, i.src2, shape, steps)
             total = (self.pairs[result, 0] + self.pairs[skip, 1]) >> 16
             result = np.clip(total + i.zp_a, i.lo_a, i.hi_a).astype(np.uint8)
         if self.table is not None:
             result = self.table[result]
-        _pixels(memory, i.dst, shape, (step,))[:] = result
+        _pixels(memory, i.dst, shape, steps)[:] = result
 
     def _windows(self, memory: Array) -> Array:
         """``[out_h, out_w, kernel_h, kernel_w, depth]`` view of the padded source."""
@@ -384,9 +391,11 @@ def _pixels(memory: Array, word: int, shape: tuple[int, ...], steps: tuple[int, 
     return np.lib.stride_tricks.as_strided(memory[word:], shape, (*steps, 1))
 
 
-def _words(start: int, pixels: int, step: int, depth: int) -> set[int]:
-    """Words of pixels that lie ``step`` words apart and fill ``depth`` each."""
-    return set((start + np.arange(pixels)[:, None] * step + np.arange(depth)).ravel().tolist())
+def _words(start: int, size: tuple[int, int], steps: tuple[int, int], depth: int) -> set[int]:
+    """Words of rows and pixels that lie ``steps`` words apart; a pixel fills ``depth``."""
+    rows, columns = (np.arange(n) * step for n, step in zip(size, steps, strict=True))
+    words = start + rows[:, None, None] + columns[:, None] + np.arange(depth)
+    return set(words.ravel().tolist())
 
 
 def _check_early(before: _Layer, after: _Layer) -> None:

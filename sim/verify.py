@@ -146,11 +146,7 @@ def verify_program(
                     f"stage {stage}: layer '{note.unit}' has no tensor '{tensor}' in its contract "
                     "form; compile the model again"
                 )
-            h, w, c = note.output.hwc
-            whole = _hwc(truth[tensor], tensor in nhwc, (h, w, -1))
-            right = whole[
-                ..., note.output.channel : note.output.channel + c
-            ]  # of a Concat's result
+            right = note.output.part_of(_nhwc(truth[tensor], tensor in nhwc))
             wrong = int((found.view(np.uint8) != np.ascontiguousarray(right).view(np.uint8)).sum())
             k = note.instruction
             compared[k] = compared.get(k, 0) + right.size
@@ -348,8 +344,12 @@ def _travel(array: Array, nhwc: bool) -> Array:
 
 def _hwc(array: Array, nhwc: bool, hwc: tuple[int, int, int]) -> Array:
     """A stage model's tensor as the engine has it, ``[h, w, c]``."""
+    return _nhwc(array, nhwc).reshape(hwc)
+
+
+def _nhwc(array: Array, nhwc: bool) -> Array:
     moved = array.transpose(0, 2, 3, 1) if array.ndim == 4 and not nhwc else array
-    return np.ascontiguousarray(moved).reshape(hwc)
+    return np.ascontiguousarray(moved)
 
 
 def _random(bundle: Bundle, name: str, rng: np.random.Generator) -> Array:

@@ -74,9 +74,10 @@ def execute(mem: Memories, i: Any) -> None:
             sums = totals.max(0) if i.acc_max else totals.sum(0)
             channel = i.params * c.requantisers + block * c.lanes + np.arange(c.lanes)
             y8 = requant(sums + mem.bias[channel], mem.m[channel], i.zp_y, i.lo, i.hi)
-            place = (i.dst + pixel * i.out_pixel_words) * c.word_bytes + block * c.lanes
+            offset = pixel * i.out_pixel_words + oy * i.out_row_gap
+            place = (i.dst + offset) * c.word_bytes + block * c.lanes
             if i.has_add:
-                skip = (i.src2 + pixel * i.out_pixel_words) * c.word_bytes + block * c.lanes
+                skip = (i.src2 + offset) * c.word_bytes + block * c.lanes
                 b = source.reshape(-1)[skip : skip + c.lanes]
                 t = mem.addends[i.addend].astype(np.int64)
                 y8 = np.clip(((t[y8 & 255, 0] + t[b, 1]) >> 16) + i.zp_a, i.lo_a, i.hi_a)

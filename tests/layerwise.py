@@ -70,9 +70,7 @@ def compare(machine: Machine, program: Program, graph: Graph, inputs: dict[str, 
 def _layers(machine: Layered, program: Program, graph: Graph, want: dict[str, Array]) -> int:
     count, seen = 0, 0
     for note, found in machine.layers(feeds(program, want)):
-        h, w, c = note.output.hwc
-        whole = nhwc(want[note.output.tensor]).reshape(h, w, -1)
-        expected = whole[..., note.output.channel : note.output.channel + c]  # a part of a Concat
+        expected = note.output.part_of(nhwc(want[note.output.tensor]))
         assert found.dtype == expected.dtype, note.unit
         wrong = int(np.count_nonzero(found != expected))
         assert wrong == 0, f"{graph.name}, {note.unit}: {wrong} of {found.size} bytes differ"

@@ -66,6 +66,8 @@ class PortLike(Protocol):
     def expand(self) -> ExpandLike | None: ...
     @property
     def pixel_words(self) -> int: ...
+    @property
+    def row_words(self) -> int: ...
 
 
 class BoardClient:
@@ -218,12 +220,14 @@ class BoardClient:
         h, w, c = port.hwc
         own = -(-c // word)
         pixel_words = port.pixel_words or own
+        row_words = port.row_words or w * pixel_words
+        dense = (pixel_words, row_words) == (own, w * own)
         total = h * w * c
-        if c % word == 0 and pixel_words == own:  # no padding anywhere
+        if c % word == 0 and dense:  # no padding anywhere
             step = most // word * word
             for start in range(0, total, step):
                 yield port.offset + start // word, start, min(start + step, total), 0
-        elif c <= most and pixel_words == own:  # whole pixels
+        elif c <= most and dense:  # whole pixels
             step = most // c * c
             for start in range(0, total, step):
                 yield port.offset + start // c * pixel_words, start, min(start + step, total), c
@@ -231,7 +235,8 @@ class BoardClient:
             step = most // word * word
             for pixel in range(h * w):
                 for start in range(0, c, step):
-                    offset = port.offset + pixel * pixel_words + start // word
+                    y, x = divmod(pixel, w)
+                    offset = port.offset + y * row_words + x * pixel_words + start // word
                     stop = min(start + step, c)
                     yield offset, pixel * c + start, pixel * c + stop, 0
 

@@ -258,7 +258,10 @@ def random_layer(config, rng, src=None):
     out_h, out_w = (int(rng.integers(1, 4)) for _ in range(2))
     while out_h * out_w * out_pixel_words > bank:
         out_h, out_w = 1, max(1, out_w - 1)
-    result = out_h * out_w * out_pixel_words
+    gap = int(rng.integers(0, 3)) if rng.integers(0, 2) else 0
+    if out_h * (out_w * out_pixel_words + gap) > bank:
+        gap = 0
+    result = out_h * (out_w * out_pixel_words + gap)
     weight_hold = int(rng.integers(0, 2))
     slices = kernel_h * kernel_w * c_slices
     if blocks * slices > config.weight_words:
@@ -278,7 +281,7 @@ def random_layer(config, rng, src=None):
         params=int(rng.integers(0, config.param_words - blocks * config.beats + 1)),
         blocks=blocks, out_h=out_h, out_w=out_w, kernel_h=kernel_h, kernel_w=kernel_w,
         c_slices=c_slices, in_h=in_h, in_w=in_w, pixel_words=pixel_words,
-        out_pixel_words=out_pixel_words, stride_h=int(rng.integers(1, 3)),
+        out_pixel_words=out_pixel_words, out_row_gap=gap, stride_h=int(rng.integers(1, 3)),
         stride_w=int(rng.integers(1, 3)), dilation_h=int(rng.integers(1, 3)),
         dilation_w=int(rng.integers(1, 3)), pad_top=int(rng.integers(0, 3)),
         pad_left=int(rng.integers(0, 3)), zp_x=int(rng.integers(0, 256) - 128 * (1 - x_unsigned)),

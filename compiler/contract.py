@@ -14,6 +14,7 @@ Add, Sub            DequantizeLinear, Add or Sub, QuantizeLinear in float32
 clamp               Clip on the bytes
 table               Gather
 Concat              Concat on the bytes, each input through a Gather where its scale differs
+Resize              Resize of the bytes, nearest
 Pad                 Pad with the zero point on the bytes
 view, other         the model's own nodes
 ==================  ==========================================================================
@@ -49,6 +50,7 @@ from .units import (
     PadSpec,
     PoolSpec,
     Quant,
+    ResizeSpec,
     TableSpec,
     Unit,
 )
@@ -238,6 +240,15 @@ class _Stage(OnnxWriter):
             zero = self.scalar(_twin(spec.x).zero_point, "uint8")
             ends = [sources[0], self.constant(f"{unit.name}/pads", pads), zero]
             self.node("Pad", ends, out, unit.name)
+            return
+        if isinstance(spec, ResizeSpec):
+            scales = self.constant(
+                f"{unit.name}/scales", np.array([1, 1, *spec.factors], np.float32)
+            )
+            self.node(
+                "Resize", [sources[0], "", scales], out, unit.name, mode="nearest",
+                coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+            )  # fmt: skip
             return
         y = _twin(spec.y)
         lo, hi = (bound + y.zero_point - spec.y.zero_point for bound in (spec.lo, spec.hi))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from .units import (
     Graph,
     PadSpec,
     PoolSpec,
+    ResizeSpec,
     TableSpec,
     Unit,
 )
@@ -37,7 +39,7 @@ class Group:
     ``source`` is the tensor it reads; ``head`` the unit that computes (None: a copy of ``source``);
     ``skip`` and ``swapped`` belong to ``add``: swapped when the instruction's own result is the
     Add's second operand. ``part``: the result is only this run of the output's channels (first,
-    count).
+    count). ``phase``: it is only every so many rows and columns of the output, from this one on.
     """
 
     source: str
@@ -50,6 +52,7 @@ class Group:
     table: Array | None = None  # uint8 [256]
     views: list[Unit] = field(default_factory=list)
     part: tuple[int, int] | None = None
+    phase: tuple[int, int] | None = None
 
     @property
     def add_spec(self) -> AddSpec | None:
@@ -72,7 +75,7 @@ def fuse(graph: Graph, units: list[Unit], joints: Joints) -> list[Group]:
 
     def producer(name: str) -> Group | None:
         """The group that makes ``name``, when nothing else ever reads it."""
-        found = next((g for g in groups if g.output == name and g.part is None), None)
+        found = next((g for g in groups if g.output == name and not (g.part or g.phase)), None)
         return found if uses[name] == 1 else None
 
     for unit in units:
@@ -82,6 +85,9 @@ def fuse(graph: Graph, units: list[Unit], joints: Joints) -> list[Group]:
             groups.append(group)
         elif isinstance(spec, PadSpec):
             groups.append(Group(unit.inputs[0], unit.outputs[0], [unit], unit))
+        elif isinstance(spec, ResizeSpec):
+            for phase in product(range(spec.factors[0]), range(spec.factors[1])):
+                groups.append(Group(unit.inputs[0], unit.outputs[0], [unit], unit, phase=phase))
         elif isinstance(spec, ConcatSpec):
             _join(groups, [producer(n) for n in unit.inputs], unit, spec, joints)
         elif isinstance(spec, TableSpec):

@@ -42,7 +42,7 @@ from .layers import (
 )
 from .layout import hwc_of, is_direct, nhwc_index, view_index, words_of
 from .pack import Pool
-from .units import AddSpec, Array, ConcatSpec, ConvSpec, Graph, PadSpec, PoolSpec, Unit
+from .units import AddSpec, Array, ConcatSpec, ConvSpec, Graph, PadSpec, PoolSpec, ResizeSpec, Unit
 
 __all__ = ["lower", "refusal"]
 
@@ -301,7 +301,7 @@ def _head_layer(
             f"a matrix product of {len(shape)} axes, the engine takes up to 3; "
             "place it on a CPU or GPU"
         )
-    if isinstance(spec, ConvSpec | PoolSpec | PadSpec) and not (
+    if isinstance(spec, ConvSpec | PoolSpec | PadSpec | ResizeSpec) and not (
         (isinstance(spec, ConvSpec) and spec.matrix) or len(shape) == 4
     ):
         raise Unfit(
@@ -453,7 +453,7 @@ class _Assembler:
         instruction = replace(
             layer.instruction,
             src=self.address(group.source),
-            dst=self.address(group.output, group.part[0] if group.part else 0),
+            dst=self.result(group).offset,
             weights=self.store(group, "weight", self.weights, layer.weights, config.weight_words),
             params=self.store(group, "parameter", self.params, layer.params, config.param_words),
         )
@@ -462,6 +462,12 @@ class _Assembler:
             instruction = replace(instruction, pixel_words=words)
         if words := self.pixel_words(group.output, group.part is not None):
             instruction = replace(instruction, out_pixel_words=words)
+        if group.phase is not None:  # the other rows and columns lie between its own
+            lies = self.result(group)
+            instruction = replace(
+                instruction, out_pixel_words=lies.pixel_words,
+                out_row_gap=lies.row_words - instruction.out_w * lies.pixel_words,
+            )  # fmt: skip
         if group.skip is not None and (spec := group.add_spec) is not None:
             instruction = replace(
                 instruction, has_add=1, src2=self.address(group.skip),
@@ -495,24 +501,47 @@ class _Assembler:
             return 0
         return -(-hwc_of(self.graph.tensors[at].shape)[2] // self.config.word_bytes)
 
-    def port(self, name: str, part: tuple[int, int] | None = None) -> Port:
+    def port(self, name: str) -> Port:
         tensor = self.graph.tensors[name]
-        h, w, c = hwc_of(tensor.shape)
-        first, count = part or (0, c)
-        words = self.pixel_words(name, part is not None)
-        at, form = self.address(name, first), self.forms.get(name)
-        return Port(name, at, (h, w, count), tensor.dtype, form, words, first)
+        at, form, words = self.address(name), self.forms.get(name), self.pixel_words(name)
+        return Port(name, at, hwc_of(tensor.shape), tensor.dtype, form, words)
+
+    def result(self, group: Group) -> Port:
+        """Where a layer's result lies: all of its tensor, a run of channels or a phase."""
+        whole = self.port(group.output)
+        h, w, c = whole.hwc
+        if group.part is not None:
+            first, count = group.part
+            return replace(
+                whole, offset=self.address(group.output, first), hwc=(h, w, count),
+                pixel_words=self.pixel_words(group.output, part=True), channel=first,
+            )  # fmt: skip
+        if group.phase is not None:
+            (y, x), spread = group.phase, _factors(group)
+            step = whole.pixel_words or -(-c // self.config.word_bytes)
+            return replace(
+                whole, offset=whole.offset + (y * w + x) * step,
+                hwc=(h // spread[0], w // spread[1], c), pixel_words=spread[1] * step,
+                spread=spread, pixel=group.phase, row_words=spread[0] * w * step,
+            )  # fmt: skip
+        return whole
 
     def note(self, index: int, group: Group, instruction: Instruction) -> LayerNote:
         return LayerNote(
             instruction=index,
             unit=group.name,
             nodes=tuple(node for unit in (*group.views, *group.units) for node in unit.nodes),
-            output=self.port(group.output, group.part),
+            output=self.result(group),
             macs=sum(unit.macs for unit in group.units),
             cycles=predicted_cycles(self.config, instruction),
             stalls=predicted_stalls(self.config, instruction),
         )
+
+
+def _factors(group: Group) -> tuple[int, int]:
+    assert group.head is not None
+    assert isinstance(group.head.spec, ResizeSpec)
+    return group.head.spec.factors
 
 
 def _pairs(group: Group) -> bytes:

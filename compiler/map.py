@@ -23,6 +23,7 @@ from .patterns.conv import match_conv
 from .patterns.pad import match_pad
 from .patterns.pool import match_pool
 from .patterns.quant import Match, Refused, quant_of
+from .patterns.resize import match_resize
 from .patterns.table import ELEMENTWISE, match_table
 from .units import ConvSpec, Graph, Quant, Spec, Tensor, Unit
 
@@ -147,6 +148,8 @@ class _Mapper:
                 self._take(match_concat(node))
             elif is_op(node, "Pad"):
                 self._take(match_pad(node))
+            elif is_op(node, "Resize"):
+                self._take(match_resize(node))
         except Refused as e:
             self.reasons[id(node)] = f"{node.op_type}: {e}"
 
@@ -192,7 +195,7 @@ class _Mapper:
         self,
         anchor: ir.Node,
         nodes: tuple[ir.Node, ...],
-        kind: Literal["conv", "add", "pool", "table", "concat", "pad", "view", "other"],
+        kind: Literal["conv", "add", "pool", "table", "concat", "pad", "resize", "view", "other"],
         *,
         inputs: tuple[str, ...],
         outputs: tuple[str, ...],

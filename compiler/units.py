@@ -21,6 +21,7 @@ __all__ = [
     "PadSpec",
     "PoolSpec",
     "Quant",
+    "ResizeSpec",
     "Spec",
     "TableSpec",
     "Tensor",
@@ -151,7 +152,16 @@ class PadSpec:
     pads: tuple[int, int, int, int]  # top, left, bottom, right
 
 
-Spec = ConvSpec | AddSpec | PoolSpec | TableSpec | ConcatSpec | PadSpec
+@dataclass(frozen=True)
+class ResizeSpec:
+    """Nearest Resize: every row and column ``factors`` times; ``y`` equals ``x``."""
+
+    x: Quant
+    y: Quant
+    factors: tuple[int, int]
+
+
+Spec = ConvSpec | AddSpec | PoolSpec | TableSpec | ConcatSpec | PadSpec | ResizeSpec
 
 
 @dataclass(frozen=True)
@@ -164,7 +174,7 @@ class Unit:
     """
 
     name: str  # that of its anchor node: Conv, MatMul, Add, ...
-    kind: Literal["conv", "add", "pool", "table", "concat", "pad", "view", "other"]
+    kind: Literal["conv", "add", "pool", "table", "concat", "pad", "resize", "view", "other"]
     nodes: tuple[str, ...]  # stable ONNX node names, as after load
     inputs: tuple[str, ...]  # activation tensors, not constants
     outputs: tuple[str, ...]

@@ -187,6 +187,11 @@ def concat(parts: list[Array]) -> Array:
     return np.concatenate(parts, axis=1 if parts[0].ndim == 4 else -1)
 
 
+def nearest(x: Array, factors: tuple[int, int]) -> Array:
+    """Every row and column of an image so many times."""
+    return x.repeat(factors[0], 2).repeat(factors[1], 3)
+
+
 def pad(x: Array, pads: tuple[int, int, int, int], zx: int) -> Array:
     """Rows and columns of the zero point; pads are top, left, bottom, right."""
     top, left, bottom, right = pads

@@ -21,6 +21,7 @@ from trivet.compiler.units import (
     Graph,
     PadSpec,
     PoolSpec,
+    ResizeSpec,
     TableSpec,
     Unit,
 )
@@ -48,6 +49,8 @@ def run_unit(graph: Graph, unit: Unit, values: dict[str, Array]) -> dict[str, Ar
             for n, entries in zip(unit.inputs, spec.tables, strict=True)
         ]
         return {unit.outputs[0]: golden.concat(parts)}
+    if isinstance(spec, ResizeSpec):
+        return {unit.outputs[0]: golden.nearest(x, spec.factors)}
     if isinstance(spec, PadSpec):
         return {unit.outputs[0]: golden.pad(x, spec.pads, zero)}
     if isinstance(spec, ConvSpec) and spec.matrix:

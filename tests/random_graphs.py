@@ -23,6 +23,7 @@ from trivet.compiler.units import (
     PadSpec,
     PoolSpec,
     Quant,
+    ResizeSpec,
     Spec,
     TableSpec,
     Tensor,
@@ -30,10 +31,25 @@ from trivet.compiler.units import (
 )
 
 Kind = Literal[
-    "conv", "depthwise", "matrix", "add", "sub", "max", "average", "table", "concat", "pad"
+    "conv",
+    "depthwise",
+    "matrix",
+    "add",
+    "sub",
+    "max",
+    "average",
+    "table",
+    "concat",
+    "pad",
+    "resize",
 ]
 KINDS: tuple[Kind, ...] = ("conv", "depthwise", "matrix", "add", "sub", "max", "average", "table")
-ALL_KINDS: tuple[Kind, ...] = (*KINDS, "concat", "pad")  # KINDS stays: seeds mean the same graphs
+ALL_KINDS: tuple[Kind, ...] = (
+    *KINDS,
+    "concat",
+    "pad",
+    "resize",
+)  # KINDS stays: seeds mean the same graphs
 Dtype = Literal["int8", "uint8"]
 
 
@@ -209,6 +225,8 @@ class _Builder:
             return self.matrix(source)
         if kind == "pad":
             return self.pad(source)
+        if kind == "resize":
+            return self.resize(source)
         return self.conv(source, depthwise=kind == "depthwise")
 
     def residual(self, kind: Kind, source: str) -> str:
@@ -257,6 +275,13 @@ class _Builder:
         value = golden.pad(self.values[source], pads, x.zero_point)  # type: ignore[arg-type]
         spec = PadSpec(x, x, pads)  # type: ignore[arg-type]
         return self.emit("pad", (source,), x, value, spec, 0)
+
+    def resize(self, source: str) -> str:
+        x = self.quant(source)
+        low = 1 if max(self.values[source].shape[2:]) > 2 * self.side else 2
+        factors = (int(self.rng.integers(1, 4)), int(self.rng.integers(1, low + 1)))
+        value = golden.nearest(self.values[source], factors)
+        return self.emit("resize", (source,), x, value, ResizeSpec(x, x, factors), 0)
 
     def flatten(self, source: str) -> str:
         value = self.values[source].reshape(1, -1)

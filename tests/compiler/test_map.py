@@ -25,6 +25,7 @@ from trivet.compiler.units import (
     Graph,
     PadSpec,
     PoolSpec,
+    ResizeSpec,
     TableSpec,
     Unit,
 )
@@ -389,6 +390,25 @@ def _padded_channels(b: Builder) -> str:
     return b.op("Pad", x, pads, name="n")
 
 
+def _linear(b: Builder) -> str:
+    scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+    return b.op(
+        "Resize", b.dq(b.input("x", [1, 4, 3, 3]), 0.1), "", scales, mode="linear", name="n"
+    )
+
+
+def _half(b: Builder) -> str:
+    scales = b.constant(np.array([1, 1, 0.5, 2], np.float32))
+    return b.op("Resize", b.dq(b.input("x", [1, 4, 4, 3]), 0.1), "", scales, name="n")
+
+
+def _ceiled(b: Builder) -> str:
+    scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+    x = b.dq(b.input("x", [1, 4, 3, 3]), 0.1)
+    modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}
+    return b.op("Resize", x, "", scales, name="n", **modes)
+
+
 def _softmax(b: Builder) -> str:
     return b.op("Softmax", b.dq(b.input("x", [1, 10]), 0.1), name="n")
 
@@ -409,6 +429,31 @@ def test_concat_rescales_as_onnxruntime_does(tmp_path: Path, dtype: Any, clamp: 
     assert isinstance(unit.spec, ConcatSpec)
     assert [t is None for t in unit.spec.tables] == [False, False, not clamp]
     assert against_onnxruntime(graph, tmp_path / "m.onnx", runs=20) == 0
+
+
+RESIZES = [
+    ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"),
+    ("asymmetric", "floor"),
+    ("pytorch_half_pixel", "round_prefer_floor"),
+]
+
+
+@pytest.mark.parametrize("by_size", [False, True])
+@pytest.mark.parametrize(("mode", "nearest"), RESIZES)
+def test_resize(tmp_path: Path, mode: str, nearest: str, by_size: bool) -> None:
+    b = Builder()
+    x = b.dq(b.input("x", [1, 4, 5, 3]), 0.03, 7)
+    more = [b.constant(np.array([1, 1, 2, 3], np.float32))]
+    if by_size:
+        more = ["", b.constant(np.array([1, 4, 10, 9]))]
+    modes = {"coordinate_transformation_mode": mode, "nearest_mode": nearest}
+    graph = build(tmp_path, b, b.q(b.op("Resize", x, "", *more, name="n", **modes), 0.03, 7))
+    check_whole(graph)
+    (unit,) = graph.units
+    assert isinstance(unit.spec, ResizeSpec)
+    assert (unit.kind, unit.spec.factors, unit.refusals) == ("resize", (2, 3), {})
+    assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
 
 
 @pytest.mark.parametrize("axes", [False, True])
@@ -442,6 +487,9 @@ REFUSED: list[tuple[Callable[[Builder], str], str]] = [
     (_reflected, "pads in mode reflect"),
     (_padded_with_one, "pads with the byte 10"),
     (_padded_channels, "adds rows and columns only"),
+    (_linear, "mode is linear"),
+    (_half, "a whole number of times"),
+    (_ceiled, "its coordinates repeat no pixel"),
     (_softmax, "Softmax: has no integer form"),
 ]
 

@@ -129,11 +129,11 @@ def test_every_layer_and_counter_of_the_rtl_is_what_was_predicted() -> None:
 
 
 def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
-    """Concat by placement, its copies and rescaling, Pad: every layer of random networks."""
-    ran = 0
+    """Concat by placement, its copies and rescaling, Pad, Resize: layers of random networks."""
+    ran = resized = 0
     with rtl_machines() as machine_for:
         for seed in range(60):
-            kinds = ("concat", "conv", "pad", "max")
+            kinds = ("concat", "conv", "pad", "resize")
             graph = random_graph(seed, 4, channels=10, side=6, kinds=kinds)
             try:
                 program = lower(graph, [u.name for u in graph.units], SMALL)
@@ -141,6 +141,7 @@ def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
                 continue  # does not fit the small engine
             if not any(note.output.pixel_words for note in program.layers):
                 continue
+            resized += any(i.out_row_gap for i in program.instructions)
             machine = machine_for(program.to_bytes(), "fpga0")
             for feed in random_inputs(graph, seed, 2):
                 compare_layers(machine, program, graph, feed)
@@ -149,3 +150,4 @@ def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
             if ran == 6:
                 break
     assert ran == 6
+    assert resized

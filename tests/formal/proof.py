@@ -3,7 +3,7 @@
 A property is an Amaranth component (the *claim*) that holds the device under proof, drives it with
 free values and says ``Assert`` and ``Assume``. Reset is held low.
 
-yosys-smtbmc with Boolector proves the same claims, 4 to 10 times slower: its solver is WebAssembly,
+yosys-smtbmc with Boolector proves the same claims, about 4 times slower: its solver is WebAssembly,
 and it asks once a cycle where one question about all cycles is enough (docs/proofs.md).
 """
 

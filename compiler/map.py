@@ -121,7 +121,7 @@ class _Mapper:
             value = node.outputs[0] if writes else node.inputs[0]
             if value is not None and (writes or value.name not in self.quants):
                 self.quants[str(value.name)] = quant
-        keeps = (*VIEWS, "MaxPool", "GlobalMaxPool")
+        keeps = (*VIEWS, "MaxPool", "GlobalMaxPool", "Resize")
         for node in (*self.nodes, *reversed(self.nodes)):
             if is_op(node, *keeps) and node.inputs[0] is not None:
                 if node.outputs[0].dtype not in _INTEGERS:
@@ -149,7 +149,10 @@ class _Mapper:
             elif is_op(node, "Pad"):
                 self._take(match_pad(node))
             elif is_op(node, "Resize"):
-                self._take(match_resize(node))
+                name = node.inputs[0].name if node.inputs[0] is not None else None
+                self._take(match_resize(node, self.quants.get(str(name))))
+            elif is_op(node, "Mul", "Div") and self._joins(node):
+                raise Refused("it takes two tensors; the engine only adds and subtracts them")
         except Refused as e:
             self.reasons[id(node)] = f"{node.op_type}: {e}"
 
@@ -165,6 +168,17 @@ class _Mapper:
                 return False
             origins.add(id(producer.inputs[0]))
         return len(origins) == 1
+
+    @staticmethod
+    def _joins(node: ir.Node) -> bool:
+        """Whether both operands are int8 tensors, not one and the same."""
+        producers = [v.producer() for v in node.inputs if v is not None]
+        origins = [p.inputs[0] for p in producers if p is not None]
+        return (
+            all(is_op(p, "DequantizeLinear") for p in producers)
+            and len({id(v) for v in origins}) == 2
+            and not any(v is None or v.is_initializer() for v in origins)
+        )
 
     def _match_table(self, quantise: ir.Node) -> None:
         if id(quantise) in self.constant:

@@ -18,11 +18,12 @@ _Operands = Sequence[ir.Value | None]
 class ExpandQOperator(ir.passes.InPlacePass):
     """Write the operators of onnxruntime's QOperator format out in QDQ form.
 
-    Covers QLinearConv and QLinearMatMul of the standard, and com.microsoft's QLinearAdd, QGemm,
-    QLinearAveragePool, QLinearGlobalAveragePool, QLinearSigmoid, QLinearLeakyRelu and
-    QLinearSoftmax. Requires: constants folded. Ensures: the same integers up to ties, where the
-    arithmetic contract says QLinear's anyway; the float operator keeps the node's name. Left
-    alone: every other operator, a QLinearConv whose bias has no constant scale, channels_last.
+    Covers QLinearConv and QLinearMatMul of the standard, and com.microsoft's QLinearAdd,
+    QLinearConcat, QGemm, QLinearAveragePool, QLinearGlobalAveragePool, QLinearSigmoid,
+    QLinearLeakyRelu and QLinearSoftmax. Requires: constants folded. Ensures: the same integers up
+    to ties, where the arithmetic contract says QLinear's anyway; the float operator keeps the
+    node's name. Left alone: every other operator, a QLinearConv whose bias has no constant scale,
+    channels_last.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -140,6 +141,12 @@ def _add(w: _Writer, node: ir.Node) -> bool:
     return w.quantise(w.add("Add", [left, right], ""), ys, yz)
 
 
+def _concat(w: _Writer, node: ir.Node) -> bool:
+    ys, yz, *rest = node.inputs
+    parts = [w.dequantise(rest[k : k + 3], f"_x{k // 3}_dequant") for k in range(0, len(rest), 3)]
+    return w.quantise(w.add("Concat", parts, "", w.kept("axis")), ys, yz)
+
+
 def _unary(op_type: str, *attributes: str) -> Callable[[_Writer, ir.Node], bool]:
     def expand(w: _Writer, node: ir.Node) -> bool:
         last = node.attributes.get("channels_last")
@@ -167,6 +174,7 @@ _EXPANSIONS: dict[tuple[str, str], Callable[[_Writer, ir.Node], bool]] = {
         "pads",
         "strides",
     ),
+    (_MICROSOFT, "QLinearConcat"): _concat,
     (_MICROSOFT, "QLinearSigmoid"): _unary("Sigmoid"),
     (_MICROSOFT, "QLinearSoftmax"): _unary("Softmax", "axis"),
     (_MICROSOFT, "QLinearLeakyRelu"): _unary("LeakyRelu", "alpha"),

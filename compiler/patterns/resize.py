@@ -7,24 +7,32 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from trivet.compiler.passes.graph import attribute, constant, shape_of
-from trivet.compiler.units import Array, ResizeSpec
+from trivet.compiler.units import Array, Quant, ResizeSpec
 
 from .quant import Match, Refused, source, tail
 
 __all__ = ["match_resize"]
 
 
-def match_resize(node: ir.Node) -> Match:
-    """ResizeSpec of a Resize or Upsample; Refused says why there is none.
+def match_resize(node: ir.Node, quant: Quant | None = None) -> Match:
+    """ResizeSpec of a Resize between int8 tensors; Refused says why there is none.
+
+    ``quant``: parameters of the input of a Resize that works on int8 directly.
 
     The many coordinate modes are not reasoned about: onnxruntime resizes one row and one column of
     their own indices, which must come out repeated.
     """
-    x = source(node.inputs[0])
+    operand = node.inputs[0]
+    direct = operand is not None and operand.dtype in (ir.DataType.INT8, ir.DataType.UINT8)
+    x = None if direct else source(operand)
+    tensor = operand if x is None else x.tensor
+    quant = quant if x is None else x.quant
+    if tensor is None or quant is None:
+        raise Refused(f"the scale of '{tensor.name if tensor is not None else ''}' is unknown")
     mode = attribute(node, "mode", "nearest")
     if mode != "nearest":
         raise Refused(f"its mode is {mode}, the engine copies the nearest pixel only")
-    before, after = shape_of(x.tensor), shape_of(node.outputs[0])
+    before, after = shape_of(tensor), shape_of(node.outputs[0])
     if before is None or after is None or len(before) != 4:
         raise Refused(f"it turns shape {before} into {after}, the engine takes static images")
     sizes = list(zip(before, after, strict=True))
@@ -35,12 +43,6 @@ def match_resize(node: ir.Node) -> Match:
         )
     if any(v is not None and constant(v) is None for v in node.inputs[1:]):
         raise Refused("its sizes are computed at run time")
-    end = tail(node.outputs[0], node.op_type)
-    if end.quant != x.quant or (end.lo, end.hi) != (x.quant.lo, x.quant.hi):
-        raise Refused(
-            f"it changes the scale from {x.quant.scale} to {end.quant.scale} or the zero point "
-            f"from {x.quant.zero_point} to {end.quant.zero_point}, or clamps; copies keep bytes"
-        )
     factors = (after[2] // before[2], after[3] // before[3])
     for axis in (2, 3):
         shape = [1] * 4
@@ -51,9 +53,16 @@ def match_resize(node: ir.Node) -> Match:
             _resized(node, whole), whole.repeat(factors[0], 2).repeat(factors[1], 3)
         ):
             raise Refused("its coordinates repeat no pixel a whole number of times")
-    spec = ResizeSpec(x.quant, end.quant, factors)
-    nodes = (x.node, node, *end.nodes)
-    return Match(node, nodes, "resize", (x.tensor,), end.tensor, spec)
+    spec = ResizeSpec(quant, quant, factors)
+    if x is None:
+        return Match(node, (node,), "resize", (tensor,), node.outputs[0], spec)
+    end = tail(node.outputs[0], node.op_type)
+    if end.quant != quant or (end.lo, end.hi) != (quant.lo, quant.hi):
+        raise Refused(
+            f"it changes the scale from {quant.scale} to {end.quant.scale} or the zero point "
+            f"from {quant.zero_point} to {end.quant.zero_point}, or clamps; copies keep bytes"
+        )
+    return Match(node, (x.node, node, *end.nodes), "resize", (tensor,), end.tensor, spec)
 
 
 def _resized(node: ir.Node, image: Array) -> Array:

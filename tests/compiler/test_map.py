@@ -409,6 +409,11 @@ def _ceiled(b: Builder) -> str:
     return b.op("Resize", x, "", scales, name="n", **modes)
 
 
+def _product(b: Builder) -> str:
+    x, y = b.dq(b.input("x", [1, 4, 3, 3]), 0.1), b.dq(b.input("y", [1, 4, 3, 3]), 0.1)
+    return b.op("Mul", x, y, name="n")
+
+
 def _softmax(b: Builder) -> str:
     return b.op("Softmax", b.dq(b.input("x", [1, 10]), 0.1), name="n")
 
@@ -456,6 +461,19 @@ def test_resize(tmp_path: Path, mode: str, nearest: str, by_size: bool) -> None:
     assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
 
 
+def test_resize_of_bytes(tmp_path: Path) -> None:
+    b = Builder()
+    scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+    y = b.op("Resize", b.q(b.input("x", [1, 4, 5, 3], np.float32), 0.03, 7), "", scales, name="n")
+    path = b.save(tmp_path / "m.onnx", b.dq(y, 0.03, 7), dtype=np.float32)
+    graph = mapped(path)
+    check_whole(graph)
+    unit = graph.unit("n")
+    assert isinstance(unit.spec, ResizeSpec)
+    assert graph.tensors[unit.outputs[0]].quant == unit.spec.x
+    assert against_onnxruntime(graph, path) == 0
+
+
 @pytest.mark.parametrize("axes", [False, True])
 def test_pad(tmp_path: Path, axes: bool) -> None:
     b = Builder(18)
@@ -490,6 +508,7 @@ REFUSED: list[tuple[Callable[[Builder], str], str]] = [
     (_linear, "mode is linear"),
     (_half, "a whole number of times"),
     (_ceiled, "its coordinates repeat no pixel"),
+    (_product, "Mul: it takes two tensors; the engine only adds"),
     (_softmax, "Softmax: has no integer form"),
 ]
 

@@ -42,6 +42,9 @@ def make(b: Builder, case: str) -> str:
     if case == "QLinearAdd":
         other = b.input("x2", shape)
         return b.op(case, x, *xq, other, *quant(b, 0.0713, -2), *yq, name="n", **MICROSOFT)
+    if case == "QLinearConcat":
+        parts = (x, *xq, b.input("x2", shape), *quant(b, 0.4037, -7))
+        return b.op(case, *yq, *parts, name="n", axis=1, **MICROSOFT)
     extra: dict[str, Any] = {"channels_last": 0} if "Pool" in case else {}
     if case == "QLinearAveragePool":
         extra |= {"kernel_shape": [3, 2], "strides": [2, 2]}
@@ -53,6 +56,7 @@ KINDS = {
     "QLinearMatMul": "conv",
     "QGemm": "conv",
     "QLinearAdd": "add",
+    "QLinearConcat": "concat",
     "QLinearGlobalAveragePool": "pool",
     "QLinearAveragePool": "pool",
     "QLinearSigmoid": "table",

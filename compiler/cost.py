@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-__all__ = ["SOURCES", "Cost", "Source", "Unit", "cycles", "link_seconds", "seconds_at", "total"]
+__all__ = [
+    "SOURCES",
+    "Cost",
+    "LinkLike",
+    "Source",
+    "Unit",
+    "cycles",
+    "link_seconds",
+    "seconds_at",
+    "total",
+]
 
 Unit = Literal["s", "cycles", "bytes", "J", "1"]
 Source = Literal["counted", "measured", "predicted", "published", "given"]
@@ -37,6 +47,21 @@ class Cost:
             raise ValueError(
                 f"cost: a spread belongs to measured numbers, not to {self.source} ones"
             )
+
+
+class LinkLike(Protocol):
+    """A link of the rig; ``detail`` says where its figures come from."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bandwidth_bytes_per_second(self) -> float: ...
+    @property
+    def latency_seconds(self) -> float: ...
+    @property
+    def source(self) -> Source: ...
+    @property
+    def detail(self) -> str: ...
 
 
 def total(costs: Iterable[Cost], unit: Unit = "s") -> Cost:
@@ -72,18 +97,11 @@ def seconds_at(count: Cost, clock_hz: float, clock: str) -> Cost:
     return Cost(count.value / clock_hz, "s", source, detail)
 
 
-def link_seconds(
-    nbytes: int,
-    bandwidth_bytes_per_second: float,
-    latency_seconds: float,
-    source: Source,
-    name: str,
-    origin: str,
-) -> Cost:
-    """Seconds of one transfer: ``latency + bytes / bandwidth``; ``origin`` is theirs."""
-    value = latency_seconds + nbytes / bandwidth_bytes_per_second
+def link_seconds(nbytes: int, link: LinkLike, trips: int = 1) -> Cost:
+    """Seconds of one transfer: a latency for each round trip, and ``bytes / bandwidth``."""
+    rate, latency = link.bandwidth_bytes_per_second, link.latency_seconds
     detail = (
-        f"{nbytes} bytes over {name}, {latency_seconds * 1e3:g} ms + bytes / "
-        f"{bandwidth_bytes_per_second:g} B/s; {origin}"
+        f"{nbytes:,} bytes in {trips} round trip{'s' if trips > 1 else ''} over {link.name}, "
+        f"{latency * 1e3:g} ms each + bytes / {rate:g} B/s; {link.detail}"
     )
-    return Cost(value, "s", source, detail)
+    return Cost(trips * latency + nbytes / rate, "s", link.source, detail)

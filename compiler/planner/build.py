@@ -1,13 +1,12 @@
-"""Planning from end to end: problem, solution, exact programs, and the plan that is written down.
+"""Planning from end to end: the problem, its solution, and the plan that is written down.
 
-The planner first sees sums over units, which are lower bounds of an FPGA run's cycles. The run that
-it chooses is lowered; its exact cycles replace the sum, a run that does not fit is ruled out, and
-the search is repeated until the chosen runs are exact. What it then returns is optimal, since every
-other plan was judged by a lower bound of its cost.
+What the search returns is optimal: its FPGA runs are exact, and every other plan was judged by a
+lower bound of its cost.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,20 +16,20 @@ import msgspec
 from trivet.compiler.cost import Cost, cycles, link_seconds, seconds_at, total
 from trivet.compiler.cost_fpga import FORMULA, EngineCosts, program_cycles
 from trivet.compiler.errors import CompileError
-from trivet.compiler.lower import lower
 from trivet.compiler.rig import Rig, RigDevice
 from trivet.compiler.stages import StageUnits, cut, moves_bytes, travels
 from trivet.compiler.units import ConvSpec, Graph, Unit
 from trivet.hdl.isa import Program
+from trivet.hdl.transfer import LOAD_BYTES, PAYLOAD_BYTES, expand_cycles, expand_frames, frames
 
-from .linear import Solution, solve
-from .plan import VERSION, AutoPlan, CostEntry, Plan, StagePlan
-from .problem import Channel, Evaluation, Machine, Problem, Run, Value, check
-from .rules import judge
+from .conflict import smallest_conflict
+from .linear import Solution, orders
+from .plan import VERSION, AutoPlan, CostEntry, Plan, RuleResult, StagePlan
+from .problem import Channel, Evaluation, Machine, Problem, Run, Value
+from .rules import judge, over_budget
+from .search import Found, Lowered, find
 
 __all__ = ["Costs", "Planned", "make_plan", "make_problem"]
-
-MAX_ROUNDS = 60
 
 
 @dataclass(frozen=True)
@@ -78,13 +77,15 @@ def make_problem(graph: Graph, rig: Rig, costs: Costs) -> Problem:
             _nbytes(graph, name),
             name in graph.outputs,
             travels(graph, name),
+            _frames(graph, rig, name, LOAD_BYTES),
+            _frames(graph, rig, name, PAYLOAD_BYTES),
         )
         for name in names
         if name in readers or name in producer
     )
     pins = rig.pinned({u.name: u.nodes for u in graph.units})
     for name, device in pins.items():
-        reason = costs.refusal(device, name)
+        reason = over_budget(rig, rig.device(device)) or costs.refusal(device, name)
         if reason is not None:
             raise CompileError(
                 f"node {name!r} is pinned to {device}, which cannot run it: {reason}; "
@@ -109,6 +110,20 @@ def make_problem(graph: Graph, rig: Rig, costs: Costs) -> Problem:
     )
 
 
+def _hwc(graph: Graph, name: str) -> tuple[int, int, int]:
+    """Height, width and channels of a tensor as an engine holds it."""
+    shape = graph.tensors[name].shape
+    if len(shape) == 4:
+        return shape[2], shape[3], shape[1]
+    return 1, 1, math.prod(shape)
+
+
+def _frames(graph: Graph, rig: Rig, name: str, most: int) -> int:
+    """Round trips that carry a tensor, by the engine that needs the fewest."""
+    words = [d.engine.word_bytes for d in rig.devices if d.engine is not None]
+    return min((frames(_hwc(graph, name), w, most=most) for w in words), default=1)
+
+
 def _nbytes(graph: Graph, name: str) -> int:
     tensor = graph.tensors[name]
     size = {"int8": 1, "uint8": 1, "bool": 1, "float16": 2, "int16": 2, "float64": 8, "int64": 8}
@@ -122,17 +137,21 @@ def _machine(device: RigDevice, graph: Graph, rig: Rig, costs: Costs) -> Machine
     if device.kind == "cpu":
         found = costs.cpu[device.name]
         row: tuple[float | None, ...] = tuple(found[u.name].value for u in graph.units)
-        return Machine(device.name, "cpu", row, memory_limit=device.memory_bytes)
+        limit = device.memory_bytes
+        if limit is not None:
+            limit = int(limit * min(1.0, rig.rules.get("memory_max", 1.0)))
+        return Machine(device.name, "cpu", row, memory_limit=limit)
     engine = costs.fpga[device.name]
     link = rig.link_of(device.name)
     assert device.clock_hz is not None  # the rig's reader sees to both
     assert link is not None
     clock = device.clock_hz
+    refused = over_budget(rig, device) is not None
     row = tuple(
-        None if u.name in engine.refusals else engine.cycles.get(u.name, 0) / clock
+        None if refused or u.name in engine.refusals else engine.cycles.get(u.name, 0) / clock
         for u in graph.units
     )
-    channel = Channel(link.bandwidth_bytes_per_second, link.latency_seconds, link.shared)
+    channel = Channel(link.bandwidth_bytes_per_second, link.latency_seconds, link.shared, 1)
     return Machine(device.name, "fpga", row, channel)
 
 
@@ -141,114 +160,30 @@ def make_plan(
 ) -> Planned:
     """Plan the graph over the rig; an infeasible plan has no stages and says what conflicts."""
     started = time.perf_counter()
-    problem = make_problem(graph, rig, costs)
-    lowered: dict[tuple[str, frozenset[int]], Program] = {}
-    problem, solution = _settle(graph, rig, problem, lowered, progress)
+    lowered = Lowered(graph, rig)
+    start = make_problem(graph, rig, costs)
+    found = find(rig, start, lowered, progress)
+    problem, solution, verdict = found.problem, found.solution, found.verdict
     if not solution.runs:
-        plan = _infeasible(graph, rig, problem, time.perf_counter() - started)
-        return Planned(plan, (), {})
-    auto: tuple[Problem, Solution] | None = None
+        conflict = smallest_conflict(rig, start, found, lowered)
+        plan = _empty(graph, rig, problem, time.perf_counter() - started, conflict)
+        return Planned(_replace(plan, rules=list(found.broken)), (), {})
+    auto: Solution | None = None
     if rig.planner.place != "auto" or rig.pins:
-        free = replace(problem, place="auto", pins={})
-        auto = _settle(graph, rig, free, lowered, progress)
+        free = replace(problem, place="auto", pins={}, banned=frozenset(), share_max=None)
+        auto = find(rig, free, lowered, progress).solution
     stages = cut(graph, rig, solution.runs)
-    programs = {
-        stage.index: lowered[run.machine, frozenset(run.units)]
-        for stage, run in zip(stages, solution.runs, strict=True)
-        if stage.kind == "fpga"
-    }
-    verdict = check(problem, solution.runs)
-    plan = _write(graph, rig, costs, problem, solution, stages, programs, verdict)
-    if auto is not None and auto[1].runs:
-        plan = _with_auto(plan, graph, auto[1])
-    plan = _with_notes(plan, rig, costs, problem, solution)
-    rules = judge(rig, problem, solution, verdict, programs)
+    plan = _write(graph, rig, costs, problem, solution, stages, found.programs, verdict)
+    if auto is not None and auto.runs:
+        plan = _with_auto(plan, graph, auto)
+    plan = _with_notes(plan, rig, costs, found)
+    rules = judge(rig, problem, solution, verdict, found.programs)
     seconds = time.perf_counter() - started
-    broken = [r for r in rules if r.hard and not r.ok]
-    if broken:
-        conflict = [
-            f"rule {r.name!r} at {r.where} is {r.value:.4g}, its limit {r.limit:.4g}"
-            for r in broken
-        ]
-        plan = _empty(graph, rig, problem, seconds, conflict)
-        return Planned(_replace(plan, rules=rules), (), {})
-    return Planned(_replace(plan, rules=rules, seconds=seconds), stages, programs)
+    return Planned(_replace(plan, rules=rules, seconds=seconds), stages, found.programs)
 
 
 def _replace(plan: Plan, **changes: object) -> Plan:
     return msgspec.structs.replace(plan, **changes)
-
-
-def _settle(
-    graph: Graph,
-    rig: Rig,
-    problem: Problem,
-    lowered: dict[tuple[str, frozenset[int]], Program],
-    progress: Callable[[str], None] | None,
-) -> tuple[Problem, Solution]:
-    """Solve, lower what was chosen, and again until every chosen FPGA run is exact and fits."""
-    for _ in range(MAX_ROUNDS):
-        solution = solve(problem)
-        boards = [r for r in solution.runs if problem.machine(r.machine).kind == "fpga"]
-        open_runs = [r for r in boards if (r.machine, frozenset(r.units)) not in problem.exact]
-        if not open_runs:
-            return problem, solution
-        if progress is not None:
-            progress(f"lowering {len(open_runs[0].units)} units for {open_runs[0].machine}")
-        for run in open_runs:
-            problem = _lower_run(graph, rig, problem, run, lowered)
-    raise CompileError(
-        f"plan of {graph.name!r}: no set of layers that fits was found in {MAX_ROUNDS} attempts; "
-        "pin some of its layers to a cpu"
-    )
-
-
-def _lower_run(
-    graph: Graph,
-    rig: Rig,
-    problem: Problem,
-    run: Run,
-    lowered: dict[tuple[str, frozenset[int]], Program],
-) -> Problem:
-    """The problem with the run's exact seconds, or without the run when it does not fit."""
-    device = rig.device(run.machine)
-    assert device.engine is not None
-    assert device.clock_hz is not None
-    key = (run.machine, frozenset(run.units))
-    found = lowered.get(key) or _try_lower(graph, device, run.units)
-    if isinstance(found, Program):
-        lowered[key] = found
-        exact = {**problem.exact, key: program_cycles(found) / device.clock_hz}
-        return replace(problem, exact=exact)
-    # The shortest beginning that does not fit is ruled out, and with it all that contain it.
-    low, high = 1, len(run.units)
-    while low < high:
-        middle = (low + high) // 2
-        if isinstance(_try_lower(graph, device, run.units[:middle]), Program):
-            low = middle + 1
-        else:
-            high = middle
-    misfit = frozenset(run.units[:high])
-    rest = tuple(run.units[:high])
-    while len(rest) > 1 and not isinstance(_try_lower(graph, device, rest[1:]), Program):
-        rest = rest[1:]
-        misfit = frozenset(rest)
-    misfits = {**problem.misfits, run.machine: (*problem.misfits.get(run.machine, ()), misfit)}
-    return replace(problem, misfits=misfits)
-
-
-def _try_lower(graph: Graph, device: RigDevice, units: tuple[int, ...]) -> Program | CompileError:
-    assert device.engine is not None
-    names = [graph.units[u].name for u in units]
-    # A beginning or end of views alone is no stage; what matters is whether its layers fit.
-    if all(graph.unit(n).kind == "view" for n in names):
-        return CompileError("views only")
-    while graph.unit(names[-1]).kind == "view" and moves_bytes(graph, graph.unit(names[-1])):
-        names.pop()
-    try:
-        return lower(graph, names, device.engine)
-    except CompileError as e:
-        return e
 
 
 def _write(
@@ -335,26 +270,32 @@ def _stage_costs(
     )
     link = rig.link_of(stage.device)
     assert link is not None
-    moved = {
-        what: total(
-            [
-                link_seconds(
-                    _nbytes(graph, n),
-                    link.bandwidth_bytes_per_second,
-                    link.latency_seconds,
-                    link.source,
-                    link.name,
-                    link.detail,
-                )
-                for n in names
-            ]
-        )
-        for what, names in (("receive", stage.inputs), ("send", stage.outputs))
-    }
+    clock = f"clock {device.clock_status}"
+    spread = {p.tensor: p.expand for p in program.inputs if p.expand is not None}
+
+    def moved(name: str, most: int) -> Cost:
+        trips = _frames(graph, rig, name, most)
+        if most == LOAD_BYTES and name in spread:
+            trips = expand_frames(spread[name])
+        return link_seconds(_nbytes(graph, name), link, trips)
+
+    received = [
+        *(moved(n, LOAD_BYTES) for n in stage.inputs),
+        Cost(link.latency_seconds, "s", link.source, "a round trip that starts the run"),
+        *(
+            seconds_at(
+                cycles(n := expand_cycles(e), f"{n:,} cycles to spread {name} over windows"),
+                device.clock_hz,
+                clock,
+            )
+            for name, e in spread.items()
+        ),
+    ]
     return {
         "cycles": counted,
-        "compute": seconds_at(counted, device.clock_hz, f"clock {device.clock_status}"),
-        **moved,
+        "compute": seconds_at(counted, device.clock_hz, clock),
+        "receive": total(received),
+        "send": total([moved(n, PAYLOAD_BYTES) for n in stage.outputs]),
     }
 
 
@@ -392,23 +333,41 @@ def _with_auto(plan: Plan, graph: Graph, solution: Solution) -> Plan:
     return _replace(plan, auto=AutoPlan(solution.objective, rows, max(0.0, loss)))
 
 
-def _with_notes(plan: Plan, rig: Rig, costs: Costs, problem: Problem, solution: Solution) -> Plan:
+def _with_notes(plan: Plan, rig: Rig, costs: Costs, found: Found) -> Plan:
+    problem = found.problem
+    tried = len(orders(problem))
+    family = "the topological order" if tried == 1 else f"one of the {tried} topological orders"
     notes = [
-        "the bound holds for plans in which each FPGA runs one contiguous interval of a "
-        "topological order and CPUs run the rest"
+        f"the bound holds for plans in which each FPGA runs one contiguous interval of {family} "
+        "tried and CPUs run the rest"
     ]
-    used = {r.machine for r in solution.runs}
+    broken = " and ".join(dict.fromkeys(f"{r.name!r} ({_limit(r)})" for r in found.broken))
+    used = {r.machine for r in found.solution.runs}
     for device in rig.devices:
         if device.kind != "fpga" or device.name in used:
             continue
+        refused = over_budget(rig, device)
         able = [u for u in problem.units if u not in costs.fpga[device.name].refusals]
-        if not any(m for u, m in zip(problem.units, problem.macs, strict=True) if u in able):
+        if refused is not None:
+            notes.append(f"{device.name} is left empty: {refused}")
+        elif not any(m for u, m in zip(problem.units, problem.macs, strict=True) if u in able):
             notes.append(f"{device.name} is left empty: no layer with MACs can go there")
+        elif broken:
+            notes.append(
+                f"{device.name} is left empty: the plans tried that use it and would be preferred "
+                f"break the rule {broken}"
+            )
         elif rig.planner.place == "auto":
             notes.append(
                 f"{device.name} is left empty: every plan that uses it is slower on this rig; "
                 "--place fpga uses it all the same and shows the loss"
             )
+    if found.broken and used - {d.name for d in rig.devices if d.kind == "cpu"}:
+        notes.append(f"a plan that would be preferred breaks the rule {broken}")
+    if not found.certain:
+        notes.append(
+            "not every plan was held against the rules: the bound is that of plans without them"
+        )
     if rig.planner.overlap and any(d.kind == "fpga" for d in rig.devices):
         notes.append(
             "overlap was asked for; the boards of this release take one item at a time, so "
@@ -417,35 +376,9 @@ def _with_notes(plan: Plan, rig: Rig, costs: Costs, problem: Problem, solution: 
     return _replace(plan, notes=notes)
 
 
-def _infeasible(graph: Graph, rig: Rig, problem: Problem, seconds: float) -> Plan:
-    """The smallest set of pins and memory limits that cannot be kept together."""
-    kept = list(problem.pins.items())
-    limits = [m.name for m in problem.machines if m.memory_limit is not None]
-
-    def feasible(pins: list[tuple[int, str]], limited: list[str]) -> bool:
-        machines = tuple(
-            m if m.name in limited else replace(m, memory_limit=None) for m in problem.machines
-        )
-        free = replace(problem, pins=dict(pins), machines=machines, place="auto")
-        return bool(solve(free).runs)
-
-    for pin in list(kept):
-        rest = [p for p in kept if p != pin]
-        if not feasible(rest, limits):
-            kept = rest
-    for name in list(limits):
-        rest_limits = [n for n in limits if n != name]
-        if not feasible(kept, rest_limits):
-            limits = rest_limits
-    conflict = [f"{problem.units[u]} is pinned to {device}" for u, device in kept]
-    conflict += [
-        f"{name} has memory for {problem.machine(name).memory_limit} bytes of weights"
-        for name in limits
-    ]
-    boards = {m.name for m in problem.machines if m.kind == "fpga"}
-    if any(device in boards for _, device in kept):
-        conflict.append("an FPGA runs one contiguous interval of layers that it can hold")
-    return _empty(graph, rig, problem, seconds, conflict)
+def _limit(rule: RuleResult) -> str:
+    side = "at least" if rule.name == "balance" else "at most"
+    return f"{side} {rule.limit:g}"
 
 
 def _empty(graph: Graph, rig: Rig, problem: Problem, seconds: float, conflict: list[str]) -> Plan:

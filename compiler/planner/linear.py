@@ -155,10 +155,12 @@ class _Search:
         channel = machine.channel
         assert channel is not None
         misfits = p.misfits.get(machine.name, ())
-        sizes = {len(units) for name, units in p.exact if name == machine.name}
+        known = (*p.exact, *p.banned)
+        sizes = {len(units) for name, units in known if name == machine.name}
         entered: set[int] = set()
         pending: dict[int, int] = {}  # value made inside and still read outside -> readers left
-        compute = received = 0.0
+        compute = 0.0
+        received = channel.start_seconds
         macs = 0
         members: set[int] = set()
         for stop in range(start + 1, self.n + 1):
@@ -183,7 +185,7 @@ class _Search:
                     return
                 if k not in entered:
                     entered.add(k)
-                    received += channel.seconds(value.nbytes)
+                    received += channel.load_seconds(value)
             for k in self.writes[u]:
                 left = len(set(p.values[k].consumers))
                 if left or p.values[k].is_output:
@@ -191,14 +193,20 @@ class _Search:
             if any(p.values[k].barred is not None or p.values[k].producer in p.inner
                    for k in pending):  # fmt: skip
                 continue
-            sent = sum(channel.seconds(p.values[k].nbytes) for k in pending)
-            exact = compute
+            sent = sum(channel.read_seconds(p.values[k]) for k in pending)
+            exact, taken = compute, received
             if len(members) in sizes:
-                exact = p.exact.get((machine.name, frozenset(members)), compute)
-            moved = received + sent
+                key = machine.name, frozenset(members)
+                if key in p.banned:
+                    continue
+                exact = p.exact.get(key, compute)
+                taken += p.entry.get(key, 0.0)
+            moved = taken + sent
             load = exact + moved
+            if p.share_max is not None and moved > p.share_max * load * (1 + 1e-12):
+                continue
             if machine.overlap and not self.latency:
-                load = max(exact, received, sent)
+                load = max(exact, taken, sent)
             yield _Interval(stop, load, moved, macs)
 
     # MACs on FPGAs

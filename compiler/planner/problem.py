@@ -30,7 +30,8 @@ class Value:
     """A tensor that may travel between runs.
 
     ``producer`` is a unit's position, None for a model input. ``barred`` says why it cannot go over
-    a link to or from an FPGA, None when it can.
+    a link to or from an FPGA, None when it can. ``load_trips`` and ``read_trips`` are the round
+    trips that carry it there and back.
     """
 
     name: str
@@ -39,18 +40,36 @@ class Value:
     nbytes: int
     is_output: bool = False
     barred: str | None = None
+    load_trips: int = 1
+    read_trips: int = 1
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The way between the host and a device; channels of one ``group`` share one capacity."""
+    """The way between the host and a device; channels of one ``group`` share one capacity.
+
+    ``latency_seconds`` is a round trip's; ``start_trips`` are those that start a run.
+    """
 
     bandwidth_bytes_per_second: float
     latency_seconds: float
     group: str | None = None
+    start_trips: int = 0
 
-    def seconds(self, nbytes: int) -> float:
-        return self.latency_seconds + nbytes / self.bandwidth_bytes_per_second
+    def load_seconds(self, value: Value) -> float:
+        """Seconds in which a value reaches the device."""
+        return self._seconds(value.nbytes, value.load_trips)
+
+    def read_seconds(self, value: Value) -> float:
+        """Seconds in which a value comes back."""
+        return self._seconds(value.nbytes, value.read_trips)
+
+    def _seconds(self, nbytes: int, trips: int) -> float:
+        return trips * self.latency_seconds + nbytes / self.bandwidth_bytes_per_second
+
+    @property
+    def start_seconds(self) -> float:
+        return self.start_trips * self.latency_seconds
 
 
 @dataclass(frozen=True)
@@ -75,8 +94,11 @@ class Problem:
 
     ``inner`` are units that may not touch a value which crosses a run's border (views whose NHWC
     bytes differ from the ONNX order). ``exact`` replaces the sum of ``seconds`` for runs that were
-    lowered. ``misfits`` are sets of units that an FPGA's memories cannot hold; a set that contains
-    one does not fit either.
+    lowered, ``entry`` is what the board needs besides to take in their inputs. ``misfits`` are sets
+    of units that an FPGA's memories cannot hold; a set that contains one does not fit either.
+    ``banned`` are runs that break a rule of the rig. With ``share_max``, an FPGA's run may spend at
+    most this share of its time on communication (by its exact seconds, else by the sum of its
+    units', which is no larger: so it holds for sure).
     """
 
     units: tuple[str, ...]
@@ -89,7 +111,10 @@ class Problem:
     objective: Literal["throughput", "latency"] = "throughput"
     place: Literal["auto", "fpga"] = "auto"
     exact: dict[tuple[str, frozenset[int]], float] = field(default_factory=dict)
+    entry: dict[tuple[str, frozenset[int]], float] = field(default_factory=dict)
     misfits: dict[str, tuple[frozenset[int], ...]] = field(default_factory=dict)
+    banned: frozenset[tuple[str, frozenset[int]]] = frozenset()
+    share_max: float | None = None
 
     def machine(self, name: str) -> Machine:
         return next(m for m in self.machines if m.name == name)
@@ -151,6 +176,7 @@ def check(problem: Problem, runs: Sequence[Run]) -> Evaluation:
                 compute += seconds
         if machine.kind == "fpga":
             compute = problem.exact.get((machine.name, members), compute)
+            violations += _forbidden(problem, machine, members, compute, received + sent)
             fpga_macs += sum(problem.macs[u] for u in run.units)
             for misfit in problem.misfits.get(machine.name, ()):
                 if misfit <= members:
@@ -186,6 +212,20 @@ def check(problem: Problem, runs: Sequence[Run]) -> Evaluation:
     return Evaluation(objective, tuple(costs), loads, groups, fpga_macs, tuple(violations))
 
 
+def _forbidden(
+    problem: Problem, machine: Machine, members: frozenset[int], compute: float, moved: float
+) -> list[str]:
+    """Rules of the rig that a run on an FPGA is known to break."""
+    found = []
+    if (machine.name, members) in problem.banned:
+        found.append(f"a run of {len(members)} units on {machine.name} breaks a rule of the rig")
+    if problem.share_max is not None and moved > problem.share_max * (compute + moved) * (
+        1 + 1e-12
+    ):
+        found.append(f"{machine.name} communicates for more than {problem.share_max:g} of its time")
+    return found
+
+
 def _coverage(problem: Problem, runs: Sequence[Run]) -> list[str]:
     seen = [u for run in runs for u in run.units]
     if sorted(seen) != list(range(len(problem.units))):
@@ -210,7 +250,8 @@ def _transfers(
     """Seconds received and sent by a run, and what may not cross its border."""
     if machine.channel is None:
         return 0.0, 0.0, []
-    received = sent = 0.0
+    sent = 0.0
+    received = machine.channel.start_seconds + problem.entry.get((machine.name, members), 0.0)
     broken: list[str] = []
     for value in problem.values:
         inside = value.producer in members
@@ -218,9 +259,9 @@ def _transfers(
         enters = bool(readers) and not inside
         leaves = inside and (value.is_output or any(c not in members for c in value.consumers))
         if enters:
-            received += machine.channel.seconds(value.nbytes)
+            received += machine.channel.load_seconds(value)
         if leaves:
-            sent += machine.channel.seconds(value.nbytes)
+            sent += machine.channel.read_seconds(value)
         if (enters or leaves) and value.barred is not None:
             broken.append(f"{value.name} cannot cross to {machine.name}: {value.barred}")
         touching = (readers & problem.inner) if enters else frozenset[int]()

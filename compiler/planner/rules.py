@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trivet.compiler.rig import Rig
+from trivet import boards
+from trivet.compiler.rig import Rig, RigDevice
 from trivet.hdl.isa import Program
 
 from .linear import Solution, solve
 from .plan import RuleResult
 from .problem import Evaluation, Problem
 
-__all__ = ["judge"]
+__all__ = ["judge", "limits", "over_budget"]
 
 
 def judge(
@@ -22,14 +23,25 @@ def judge(
     programs: dict[int, Program],
 ) -> list[RuleResult]:
     """Every rule with its value and limit; limits of ``[rules]`` in the rig tighten them."""
+    more = _one_more_board(problem, solution)
+    found = limits(rig, problem, solution, verdict, programs)
+    return [*found, *([more] if more is not None else [])]
+
+
+def limits(
+    rig: Rig,
+    problem: Problem,
+    solution: Solution,
+    verdict: Evaluation,
+    programs: dict[int, Program],
+) -> list[RuleResult]:
+    """The rules that can be broken, and figures of the plan that have no limit."""
     found = [_coverage(problem, verdict)]
     found += _memory(rig, problem, solution, programs)
     found += _budget(rig, solution, programs)
     found += _communication(rig, solution, verdict)
     found += _links(rig, verdict)
-    found.append(_balance(rig, verdict))
-    more = _one_more_board(problem, solution)
-    return [*found, *([more] if more is not None else [])]
+    return [*found, _balance(rig, verdict)]
 
 
 def _at_most(name: str, value: float, limit: float | None, where: str, *, hard: bool) -> RuleResult:
@@ -54,7 +66,9 @@ def _memory(
         used = sum(
             problem.memory[u] for r in solution.runs if r.machine == machine.name for u in r.units
         )
-        share = used / machine.memory_limit
+        has = rig.device(machine.name).memory_bytes
+        assert has is not None
+        share = used / has
         found.append(_at_most("memory", share, limit, machine.name, hard=True))
     for index, program in programs.items():
         config = program.config
@@ -64,17 +78,33 @@ def _memory(
     return found
 
 
-def _budget(rig: Rig, solution: Solution, programs: dict[int, Program]) -> list[RuleResult]:
+def _budget_share(device: RigDevice) -> float:
     """Hard multipliers: the lanes' own and 4 for each requantiser (DESIGN section 6)."""
-    from trivet import boards
+    assert device.board is not None
+    assert device.engine is not None
+    needed = device.engine.multipliers + 4 * device.engine.requantisers
+    return needed / boards.get(device.board).resources.dsps
 
+
+def over_budget(rig: Rig, device: RigDevice) -> str | None:
+    """Why an FPGA's engine cannot be built within the rules; None when it can, and for CPUs."""
+    if device.engine is None:
+        return None
+    share, limit = _budget_share(device), rig.rules.get("budget_max", 1.0)
+    if share <= limit * (1 + 1e-12):
+        return None
+    return (
+        f"its engine takes {share:.3g} of the multipliers of {device.board}, the limit is "
+        f"{limit:g}; use a smaller engine or loosen budget_max"
+    )
+
+
+def _budget(rig: Rig, solution: Solution, programs: dict[int, Program]) -> list[RuleResult]:
     limit = rig.rules.get("budget_max", 1.0)
     found = []
-    for index, program in programs.items():
+    for index in programs:
         device = rig.device(solution.runs[index].machine)
-        assert device.board is not None
-        needed = program.config.multipliers + 4 * program.config.requantisers
-        share = needed / boards.get(device.board).resources.dsps
+        share = _budget_share(device)
         found.append(_at_most("budget", share, limit, f"{device.name} DSPs", hard=True))
     return found
 

@@ -6,6 +6,7 @@ import pytest
 
 from trivet.compiler import cost_cpu
 from trivet.compiler.cost import Cost, cycles, link_seconds, seconds_at, total
+from trivet.compiler.rig import Link
 
 
 def test_a_sum_takes_the_weakest_source_and_keeps_the_parts() -> None:
@@ -37,8 +38,10 @@ def test_cycles_and_bytes_become_seconds() -> None:
     assert at.value == pytest.approx(1e-5)
     assert at.source == "predicted"
     assert "100 MHz (planned)" in at.detail
-    link = link_seconds(300, 3e5, 0.5, "given", "cpu0-fpga0", "rig file")
-    assert link.value == pytest.approx(0.501)
+    wire = Link(("cpu0", "fpga0"), 3e5, 0.5, "given", "rig file")
+    link = link_seconds(300, wire, 2)
+    assert link.value == pytest.approx(1.001)
+    assert "300 bytes in 2 round trips over cpu0-fpga0, 500 ms each" in link.detail
     assert link.source == "given"
 
 

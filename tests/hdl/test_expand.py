@@ -9,6 +9,7 @@ from streams import simulate
 from trivet.hdl.config import EngineConfig
 from trivet.hdl.expand import SETUP_BYTES, Expander, Setup
 from trivet.hdl.isa import Expand
+from trivet.hdl.transfer import expand_cycles
 from trivet.runtime.link.expand import _WIDTHS, expand_requests, expand_setup
 
 CONFIG = EngineConfig(lanes=4, simd=4, requantisers=2, act_banks=3, act_bank_words=512)
@@ -122,6 +123,15 @@ def test_requests_may_be_repeated_and_come_in_any_order():
     random.Random(1).shuffle(shuffled)
     memory, _, _ = write(other[:1] + shuffled + requests[::-1])
     assert np.array_equal(memory, memory_of(image, e, offset))
+
+
+def test_closed_form_of_the_cycles():
+    """Exact over all requests, beside what each takes for its setup, its check and its end."""
+    for seed in range(30):
+        image, e, offset = random_case(seed)
+        requests = list(expand_requests(e, offset, CONFIG.word_bytes, image.tobytes(), 50))
+        _, _, cycles = write(requests)
+        assert sum(cycles) == expand_cycles(e) + len(requests) * (SETUP_BYTES + 2), (seed, e)
 
 
 def test_cycles_of_a_byte():

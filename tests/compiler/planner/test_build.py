@@ -68,6 +68,9 @@ def test_the_written_plan_is_what_its_stages_cost(seed: int) -> None:
     for stage in plan.stages:
         assert stage.costs["compute"].value == pytest.approx(stage.compute)
         assert stage.costs["compute"].detail
+        if stage.index in planned.programs:
+            moved = stage.costs["receive"].value + stage.costs["send"].value
+            assert stage.communication == pytest.approx(moved)
 
 
 def test_every_layer_goes_to_the_board_when_asked_and_the_loss_is_told() -> None:
@@ -142,16 +145,6 @@ def test_an_infeasible_rig_names_the_smallest_conflict() -> None:
     assert plan.stages == []
     assert len([c for c in plan.conflict if "pinned" in c]) == 3
     assert any("one contiguous interval" in c for c in plan.conflict)
-
-
-def test_a_broken_hard_rule_forbids_the_plan() -> None:
-    graph = random_graph(5, 4, kinds=("conv",))
-    rig = default_rig().with_options(place="fpga")
-    rig = replace(rig, rules={"communication_share_max": 0.01})
-    plan = make_plan(graph, rig, costs_of(graph, rig)).plan
-    assert plan.status == "infeasible"
-    assert "communication share" in plan.conflict[0]
-    assert any(r.hard and not r.ok for r in plan.rules)
 
 
 def test_the_plan_survives_its_json() -> None:

@@ -1,0 +1,236 @@
+"""The search on a rig: lower what the solver chose, hold it against the rules, and solve again.
+
+The planner first sees sums over units, which are lower bounds of an FPGA run's cycles. A run that
+is chosen is lowered; its exact cycles replace the sum, and a run that does not fit is ruled out. A
+plan of exact runs is held against the rules of the rig. A run that breaks one by itself (its share
+of communication) is forbidden, and the search goes on: what comes out is the optimum of the plans
+that keep the rules. A rule over the whole plan (balance, link load) forbids the plan's runs as
+well; where other plans might have used those, the bound stays that of the search before. So it does when
+the attempts run out and only runs that keep the rules for certain are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from trivet.compiler.cost_fpga import program_cycles
+from trivet.compiler.errors import CompileError
+from trivet.compiler.lower import lower
+from trivet.compiler.rig import Rig, RigDevice
+from trivet.compiler.stages import moves_bytes
+from trivet.compiler.units import Graph
+from trivet.hdl.isa import Program
+from trivet.hdl.transfer import expand_cycles, expand_frames
+
+from .linear import Solution, solve
+from .plan import RuleResult
+from .problem import Evaluation, Problem, Run, check
+from .rules import limits
+
+__all__ = ["Found", "Lowered", "find"]
+
+MAX_ROUNDS = 60
+RULE_ATTEMPTS = 40  # plans that may break a rule before only runs that keep it for sure are tried
+INFINITE = float("inf")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best plan that keeps the rules; ``solution.runs`` is empty when there is none.
+
+    ``broken`` are rules as the best plan broke them that does not keep them, () where it does;
+    ``certain`` is False when there may be plans that keep the rules and were not tried.
+    """
+
+    problem: Problem
+    solution: Solution
+    verdict: Evaluation
+    programs: dict[int, Program]  # by index of the run
+    broken: tuple[RuleResult, ...] = ()
+    certain: bool = True
+
+
+class Lowered:
+    """Programs of runs on the rig's engines, or why there is none: each made once."""
+
+    def __init__(self, graph: Graph, rig: Rig) -> None:
+        self._graph = graph
+        self._rig = rig
+        self._known: dict[tuple[str, frozenset[int]], Program | CompileError] = {}
+
+    def program(self, run: Run) -> Program:
+        """Of a run that was lowered."""
+        found = self._known[run.machine, frozenset(run.units)]
+        assert isinstance(found, Program)
+        return found
+
+    def lower(self, device: RigDevice, units: tuple[int, ...]) -> Program | None:
+        """A run's program; None when it does not fit, or takes more memory than ``memory_max``."""
+        key = device.name, frozenset(units)
+        if key not in self._known:
+            self._known[key] = self._try(device, units)
+        found = self._known[key]
+        if isinstance(found, CompileError):
+            return None
+        return found if _keeps_memory(self._rig, found) else None
+
+    def _try(self, device: RigDevice, units: tuple[int, ...]) -> Program | CompileError:
+        assert device.engine is not None
+        graph = self._graph
+        names = [graph.units[u].name for u in units]
+        # A beginning or end of views alone is no stage; what matters is whether its layers fit.
+        if all(graph.unit(n).kind == "view" for n in names):
+            return CompileError("views only")
+        while graph.unit(names[-1]).kind == "view" and moves_bytes(graph, graph.unit(names[-1])):
+            names.pop()
+        try:
+            return lower(graph, names, device.engine)
+        except CompileError as e:
+            return e
+
+    def under(self, rig: Rig) -> Lowered:
+        """The same programs under another rig's rules."""
+        other = Lowered(self._graph, rig)
+        other._known = self._known
+        return other
+
+
+def _keeps_memory(rig: Rig, program: Program) -> bool:
+    config = program.config
+    share = len(program.weights) / (config.weight_word_bytes * config.weight_words)
+    return share <= rig.rules.get("memory_max", 1.0) * (1 + 1e-12)
+
+
+def find(rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None = None) -> Found:
+    """The best plan of exact runs that keeps the rules of the rig."""
+    bound = INFINITE  # of plans that were ruled out together with one that breaks a rule
+    worst: tuple[RuleResult, ...] = ()
+    boards = [m.name for m in problem.machines if m.kind == "fpga"]
+    # With one CPU and one FPGA, a plan is what the FPGA runs: forbidding the run forbids no other.
+    alone = len(problem.machines) == 2 and len(boards) == 1
+    for _ in range(RULE_ATTEMPTS):
+        found = _judged(rig, problem, lowered, progress)
+        problem = found.problem
+        if not found.solution.runs or not found.broken:
+            return _bounded(found, bound, worst)
+        worst = worst or found.broken
+        runs = [r for r in found.solution.runs if r.machine in boards]
+        guilty = {r.where for r in found.broken if r.name == "communication share"}
+        blamed = [r for r in runs if r.machine in guilty] or runs
+        if not blamed:
+            break
+        if not (guilty or alone):
+            bound = min(bound, _floor(problem))
+        keys = frozenset((r.machine, frozenset(r.units)) for r in blamed)
+        problem = replace(problem, banned=problem.banned | keys)
+    bound = min(bound, _floor(problem))
+    safe = replace(problem, share_max=rig.rules.get("communication_share_max"))
+    found = _judged(rig, safe, lowered, progress)
+    if found.broken or not found.solution.runs:
+        found = _judged(rig, _without(problem, boards), lowered, progress)
+    if found.broken:
+        empty = Solution((), INFINITE, INFINITE, False)
+        return Found(found.problem, empty, found.verdict, {}, worst, certain=False)
+    return _bounded(found, bound, worst)
+
+
+def _floor(problem: Problem) -> float:
+    """A bound of all plans that the problem still allows, whatever it asks to be placed where."""
+    return solve(replace(problem, place="auto")).lower_bound
+
+
+def _bounded(found: Found, bound: float, worst: tuple[RuleResult, ...]) -> Found:
+    """The result with the bound of what else was ruled out, and the rules that were in the way."""
+    certain = bound == INFINITE
+    solution = found.solution
+    if not certain:
+        low = min(bound, solution.lower_bound)
+        solution = replace(solution, lower_bound=low, proven=low == solution.objective)
+    return replace(found, solution=solution, broken=worst, certain=certain)
+
+
+def _without(problem: Problem, names: list[str]) -> Problem:
+    """The problem with nothing on those machines."""
+    nothing = (None,) * len(problem.units)
+    machines = tuple(
+        replace(m, seconds=nothing) if m.name in names else m for m in problem.machines
+    )
+    return replace(problem, machines=machines)
+
+
+def _judged(rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None) -> Found:
+    """The best plan of exact runs, and the rules that it breaks."""
+    problem, solution = _settle(rig, problem, lowered, progress)
+    verdict = check(problem, solution.runs)
+    programs = {
+        k: lowered.program(run)
+        for k, run in enumerate(solution.runs)
+        if problem.machine(run.machine).kind == "fpga"
+    }
+    if not solution.runs:
+        return Found(problem, solution, verdict, {})
+    rules = limits(rig, problem, solution, verdict, programs)
+    broken = tuple(r for r in rules if r.hard and not r.ok)
+    return Found(problem, solution, verdict, programs, broken)
+
+
+def _settle(
+    rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None
+) -> tuple[Problem, Solution]:
+    """Solve, lower what was chosen, and again until every chosen FPGA run is exact and fits."""
+    for _ in range(MAX_ROUNDS):
+        solution = solve(problem)
+        boards = [r for r in solution.runs if problem.machine(r.machine).kind == "fpga"]
+        open_runs = [r for r in boards if (r.machine, frozenset(r.units)) not in problem.exact]
+        if not open_runs:
+            return problem, solution
+        if progress is not None:
+            progress(f"lowering {len(open_runs[0].units)} units for {open_runs[0].machine}")
+        for run in open_runs:
+            problem = _lower_run(rig, problem, run, lowered)
+    raise CompileError(
+        f"plan: no set of layers that fits was found in {MAX_ROUNDS} attempts; "
+        "pin some of its layers to a cpu"
+    )
+
+
+def _lower_run(rig: Rig, problem: Problem, run: Run, lowered: Lowered) -> Problem:
+    """The problem with the run's exact seconds, or without the run when it does not fit."""
+    device = rig.device(run.machine)
+    assert device.clock_hz is not None
+    key = (run.machine, frozenset(run.units))
+    found = lowered.lower(device, run.units)
+    if found is not None:
+        return replace(
+            problem,
+            exact={**problem.exact, key: program_cycles(found) / device.clock_hz},
+            entry={**problem.entry, key: _entry(problem, run.machine, found, device.clock_hz)},
+        )
+    # The shortest beginning that does not fit is ruled out, and with it all that contain it.
+    low, high = 1, len(run.units)
+    while low < high:
+        middle = (low + high) // 2
+        if lowered.lower(device, run.units[:middle]) is not None:
+            low = middle + 1
+        else:
+            high = middle
+    rest = tuple(run.units[:high])
+    while len(rest) > 1 and lowered.lower(device, rest[1:]) is None:
+        rest = rest[1:]
+    misfits = (*problem.misfits.get(run.machine, ()), frozenset(rest))
+    return replace(problem, misfits={**problem.misfits, run.machine: misfits})
+
+
+def _entry(problem: Problem, machine: str, program: Program, clock_hz: float) -> float:
+    """Seconds to spread inputs over windows, and in the round trips that this takes besides."""
+    channel = problem.machine(machine).channel
+    assert channel is not None
+    plain = {v.name: v.load_trips for v in problem.values}
+    seconds = 0.0
+    for port in program.inputs:
+        if port.expand is not None:
+            more = expand_frames(port.expand) - plain[port.tensor]
+            seconds += expand_cycles(port.expand) / clock_hz + more * channel.latency_seconds
+    return seconds

@@ -5,8 +5,8 @@ is chosen is lowered; its exact cycles replace the sum, and a run that does not 
 plan of exact runs is held against the rules of the rig. A run that breaks one by itself (its share
 of communication) is forbidden, and the search goes on: what comes out is the optimum of the plans
 that keep the rules. A rule over the whole plan (balance, link load) forbids the plan's runs as
-well; where other plans might have used those, the bound stays that of the search before. So it does when
-the attempts run out and only runs that keep the rules for certain are left.
+well; where other plans might have used those, the bound stays that of the search before. So it does
+when the attempts run out and only runs that keep the rules for certain are left.
 """
 
 from __future__ import annotations

@@ -76,22 +76,27 @@ def build_sha256(config: EngineConfig) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def build(config: EngineConfig, *, progress: Progress | None = None) -> Path:
+def build(
+    config: EngineConfig, *, key: str | None = None, progress: Progress | None = None
+) -> Path:
     """The board's shared library, built unless the cache has it.
 
     Parameters
     ----------
     config
         Engine of the board.
+    key
+        :func:`build_sha256` of it where the caller has it; computed when None.
     progress
         Told the share done and the step; not called when the library is cached.
 
     Raises
     ------
     DeviceError
-        A tool is missing, or failed; the text has its first complaint.
+        A tool is missing, or failed; the text has its first complaint. The cache folder cannot be
+        written. The RTL was edited while it was compiled.
     """
-    key = build_sha256(config)
+    key = key or build_sha256(config)
     folder = cache_dir() / "boards"
     name = f"{config.lanes}x{config.simd}-{key[:20]}"
     library = folder / f"{name}.so"
@@ -99,7 +104,7 @@ def build(config: EngineConfig, *, progress: Progress | None = None) -> Path:
         return library
     compiler = _compiler()
     root = verilator_root()
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_writable(folder)
     with FileLock(folder / f"{name}.lock"):
         if library.exists():  # another builder was faster
             return library
@@ -108,10 +113,29 @@ def build(config: EngineConfig, *, progress: Progress | None = None) -> Path:
         work = Path(tempfile.mkdtemp(prefix=f"{name}.build-", dir=folder))
         try:
             built = _build(config, key, work, compiler, root, progress or (lambda *_: None))
+            if build_sha256(config) != key:
+                raise DeviceError(
+                    "virtual board: the RTL was edited while it was compiled; run again"
+                )
             os.replace(built, library)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return library
+
+
+def _make_writable(folder: Path) -> None:
+    """Make the cache's folder; DeviceError when boards cannot be kept there."""
+    reason = "it is read-only"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return
+    except OSError as e:
+        reason = e.strerror or str(e)
+    raise DeviceError(
+        f"virtual board: its cache folder {folder} cannot be written ({reason}); set "
+        "TRIVET_CACHE_DIR to a folder that can"
+    )
 
 
 def code_digest(package: Traversable) -> str:
@@ -169,17 +193,16 @@ def _build(
 ) -> Path:
     """The library, inside ``work``."""
     progress(0.0, "virtual board: writing Verilog")
-    try:
-        from trivet.hdl.top import Top
-        from trivet.hdl.verilog import to_verilog
-    except ImportError as e:
+    if find_spec("amaranth") is None:
         raise DeviceError(
-            f"virtual board: Amaranth is not installed, which writes the RTL ({e}); "
+            "virtual board: Amaranth is not installed, which writes the RTL; "
             "pip install 'trivet[compile]', or choose --device NAME=model"
-        ) from e
-    top = Top(config, bytes.fromhex(key), board="virtual")  # type: ignore[no-untyped-call]
-    text: str = to_verilog(top, "top")  # type: ignore[no-untyped-call]
-    (work / "top.v").write_text(text, encoding="utf-8")
+        )
+    # In a process of its own: it reads hdl/ from disk as the key did, whatever this one imported.
+    writer = [sys.executable, "-m", "trivet.sim.write_verilog"]
+    _call([*writer, json.dumps(config.to_dict()), key, "top.v"], work, root)
+    if build_sha256(config) != key:
+        raise DeviceError("virtual board: hdl/ was changed while the board was built; run it again")
     (work / "verilated_board.cpp").write_bytes(_wrapper())
 
     progress(0.1, "virtual board: Verilator")

@@ -277,10 +277,14 @@ def file_vectors(bundle: Bundle, path: str | os.PathLike[str]) -> Vectors:
     """Items of an ``.npz`` file with an array ``[N, ...]`` for each input; ValueError otherwise."""
     path = Path(path)
     try:
+        if path.is_file() and not zipfile.is_zipfile(path):
+            raise ValueError("it is no .npz file")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as e:
-        raise ValueError(f"vectors {path}: not a readable .npz of arrays ({e})") from e
+        raise ValueError(
+            f"vectors {path}: not a readable .npz of arrays ({e}); write one with numpy.savez"
+        ) from e
     columns: dict[str, list[Array]] = {}
     for port in bundle.manifest.model.inputs:
         shape = port.item_shape()

@@ -30,6 +30,8 @@ Array = npt.NDArray[Any]
 # Nothing is lost on a pipe, and a board that dies is seen at once: these only end a hang.
 _TIMEOUT = 120.0
 _RUN_TIMEOUT = 3600.0
+# The first two are the user's; the others come with every device.
+_OPTIONS = frozenset(("stall", "seed", "credits", "kind", "board", "clock_hz", "threads"))
 
 
 class BoardProcess:
@@ -124,6 +126,13 @@ def _connect(
     config: EngineConfig, name: str, options: dict[str, str]
 ) -> tuple[BoardProcess, BoardClient, Hello]:
     """Build, start and greet a board."""
+    odd = sorted(set(options) - _OPTIONS)
+    if odd:
+        what = repr(options["address"]) if "address" in options else f"option {odd[0]!r}"
+        raise DeviceError(
+            f"device '{name}': the virtual board knows no {what}; its options are stall and seed: "
+            f"--device {name}=virtual:stall=0.2,seed=4"
+        )
     try:
         seed = int(options.get("seed", "1"))
         stall = float(options.get("stall", "0"))
@@ -134,14 +143,15 @@ def _connect(
             f"device '{name}': options {options} of the virtual board are not understood; seed is "
             "a whole number, stall a probability of at least 0 and below 1"
         ) from e
-    process = BoardProcess(build(config), name, seed=seed, stall_in=stall, stall_out=stall)
+    key = build_sha256(config)  # once: the RTL may be edited while a board is being built
+    process = BoardProcess(build(config, key=key), name, seed=seed, stall_in=stall, stall_out=stall)
     try:
         client = BoardClient(process, name, timeout=_TIMEOUT, run_timeout=_RUN_TIMEOUT, retries=0)
         hello = client.hello()
-        if hello.build_sha256 != build_sha256(config):
+        if hello.build_sha256 != key:
             raise DeviceError(
                 f"device '{name}': the virtual board says build {hello.build_sha256[:12]}.., not "
-                f"{build_sha256(config)[:12]}..; empty Trivet's cache folder and run again"
+                f"{key[:12]}..; empty Trivet's cache folder and run again"
             )
     except BaseException:
         process.close()

@@ -78,6 +78,10 @@ def fuse(graph: Graph, units: list[Unit], joints: Joints) -> list[Group]:
         found = next((g for g in groups if g.output == name and not (g.part or g.phase)), None)
         return found if uses[name] == 1 else None
 
+    def makers(name: str) -> list[Group]:
+        """All that write ``name``: one group, or the phases of a Resize."""
+        return [g for g in groups if g.output == name]
+
     for unit in units:
         spec = unit.spec
         if isinstance(spec, ConvSpec | PoolSpec):
@@ -89,7 +93,8 @@ def fuse(graph: Graph, units: list[Unit], joints: Joints) -> list[Group]:
             for phase in product(range(spec.factors[0]), range(spec.factors[1])):
                 groups.append(Group(unit.inputs[0], unit.outputs[0], [unit], unit, phase=phase))
         elif isinstance(spec, ConcatSpec):
-            _join(groups, [producer(n) for n in unit.inputs], unit, spec, joints)
+            alone = [n for n in unit.inputs if uses[n] == 1]
+            _join(groups, {n: makers(n) for n in alone}, unit, spec, joints)
         elif isinstance(spec, TableSpec):
             _append_table(groups, producer(unit.inputs[0]), unit, spec.table)
         elif isinstance(spec, AddSpec) and root[unit.inputs[0]] == root[unit.inputs[1]]:
@@ -103,7 +108,11 @@ def fuse(graph: Graph, units: list[Unit], joints: Joints) -> list[Group]:
 
 
 def _join(
-    groups: list[Group], makers: list[Group | None], unit: Unit, spec: ConcatSpec, joints: Joints
+    groups: list[Group],
+    makers: dict[str, list[Group]],
+    unit: Unit,
+    spec: ConcatSpec,
+    joints: Joints,
 ) -> None:
     """Place each input in the joint tensor, or else append a copy."""
     (out,) = unit.outputs
@@ -111,13 +120,14 @@ def _join(
     added = joints.is_added(out)
     copies = []
     for k, (name, first, channels) in enumerate(joints.parts(unit, spec)):
-        table, maker, free = spec.tables[k], makers[k], joints.may_live_inside(name)
+        table, own, free = spec.tables[k], makers.get(name, []), joints.may_live_inside(name)
         if table is None and free and not added and joints.is_made(name, made):
             joints.inside[name] = (out, first)
-        elif maker is not None and free and maker.add is None:
+        elif own and free and not any(g.add or g.part for g in own):
             # Nobody else reads it: its producer may change the scale at once.
-            maker.table = table if maker.table is None else _compose(maker.table, table)
-            maker.output, maker.part = out, (first, channels)
+            for maker in own:
+                maker.table = table if maker.table is None else _compose(maker.table, table)
+                maker.output, maker.part = out, (first, channels)
         else:
             copies.append(Group(name, out, [unit], table=table, part=(first, channels)))
     groups += copies

@@ -508,23 +508,22 @@ class _Assembler:
 
     def result(self, group: Group) -> Port:
         """Where a layer's result lies: all of its tensor, a run of channels or a phase."""
-        whole = self.port(group.output)
-        h, w, c = whole.hwc
+        found = self.port(group.output)
         if group.part is not None:
             first, count = group.part
-            return replace(
-                whole, offset=self.address(group.output, first), hwc=(h, w, count),
+            found = replace(
+                found, offset=self.address(group.output, first), hwc=(*found.hwc[:2], count),
                 pixel_words=self.pixel_words(group.output, part=True), channel=first,
             )  # fmt: skip
         if group.phase is not None:
-            (y, x), spread = group.phase, _factors(group)
-            step = whole.pixel_words or -(-c // self.config.word_bytes)
-            return replace(
-                whole, offset=whole.offset + (y * w + x) * step,
+            (h, w, c), (y, x), spread = found.hwc, group.phase, _factors(group)
+            step = found.pixel_words or -(-c // self.config.word_bytes)
+            found = replace(
+                found, offset=found.offset + (y * w + x) * step,
                 hwc=(h // spread[0], w // spread[1], c), pixel_words=spread[1] * step,
                 spread=spread, pixel=group.phase, row_words=spread[0] * w * step,
             )  # fmt: skip
-        return whole
+        return found
 
     def note(self, index: int, group: Group, instruction: Instruction) -> LayerNote:
         return LayerNote(

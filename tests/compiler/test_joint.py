@@ -170,6 +170,21 @@ def test_resized_into_a_joint_tensor(tmp_path: Path) -> None:
     assert program.layers[names.index("up") + 1].output.pixel == (1, 0)
 
 
+def test_resize_of_another_scale_into_a_joint_tensor(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input(16)
+    scales = net.b.constant(np.array([1, 1, 2, 2], np.float32))
+    deep = net.conv(x, 16, 32, "deep", scale=0.7, zero=9)
+    up = net.q(net.b.op("Resize", net.dq(deep), "", scales, name="up"), 0.7, 9)
+    flat = net.q(net.b.op("Resize", net.dq(x), "", scales, name="flat"))
+    j = net.concat("j", up, net.conv(flat, 16, 16, "a"))
+    graph = net.graph(tmp_path, net.conv(j, 48, 8, "d"))
+    program = run(graph, DEFAULT)
+    names = layers(program)
+    assert (names.count("up"), names.count("flat"), names.count("j")) == (4, 4, 0)
+    assert program.instructions[names.index("up")].has_table
+
+
 def test_refusals(tmp_path: Path) -> None:
     net = Net()
     x = net.input(16)

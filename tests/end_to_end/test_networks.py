@@ -6,7 +6,7 @@ from pathlib import Path
 import golden_graph
 import numpy as np
 import pytest
-from layerwise import shared
+from layerwise import compare_layers, shared
 from typer.testing import CliRunner
 
 import trivet
@@ -14,6 +14,8 @@ from trivet.cli import app
 from trivet.compiler.load import load
 from trivet.compiler.map import map_units
 from trivet.compiler.normalise import normalise
+from trivet.hdl.isa import Program
+from trivet.sim.reference import ReferenceMachine
 
 # network, file of real items (None: there is none to be had), most cycles, least utilisation
 NETWORKS = [
@@ -74,6 +76,22 @@ def test_session_gives_goldens_bytes(network) -> None:
             (found,) = session.run(None, {source: x})
         assert found.dtype == np.int8
         assert found.tobytes() == np.concatenate(want).tobytes(), attach
+
+
+def test_hundred_items_layer_by_layer(network) -> None:
+    """100 real items (seeded ones where there are none) on the functional model against golden."""
+    name, bundle, real, *_ = network
+    x = items(name, real, 100)[:100]
+    graph = map_units(normalise(load(shared(f"mlperf_tiny_{name}_int8.onnx"), {})))
+    (source,) = graph.inputs
+    with trivet.Bundle.open(bundle) as opened:
+        (stage,) = [s for s in opened.manifest.stages if s.kind == "program"]
+        program = Program.from_bytes(opened.read(stage.member))
+    machine = ReferenceMachine(program)
+    compared = sum(
+        compare_layers(machine, program, graph, {source: x[k : k + 1]}) for k in range(len(x))
+    )
+    assert compared == 100 * sum(note.output.nbytes for note in program.layers)
 
 
 @pytest.mark.rtl

@@ -66,6 +66,8 @@ def load(path: str | Path, shapes: dict[str, int]) -> Loaded:
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, str]:
+    if path.is_dir():
+        raise CompileError(f"{path}: is a folder; give the path of an ONNX model")
     if not path.is_file():
         raise CompileError(f"{path}: no such file; give the path of an ONNX model")
     try:

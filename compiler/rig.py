@@ -12,6 +12,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,7 +27,7 @@ __all__ = ["Link", "PlannerOptions", "Power", "Rig", "RigDevice", "default_rig",
 Kind = Literal["cpu", "gpu", "fpga", "null"]
 Place = Literal["auto", "fpga"]
 Objective = Literal["throughput", "latency", "energy", "batch"]
-ATTACH = ("virtual", "model", "recorded", "uart", "ft245", "udp", "null")
+DEVICES = "trivet.devices"  # entry points; the runtime's registry makes its devices from them
 RULES = ("communication_share_max", "memory_max", "budget_max", "balance_min", "link_load_max")
 
 
@@ -181,7 +182,7 @@ def read_rig(path: Path) -> Rig:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "not UTF-8 text"
-        raise CompileError(f"rig {path}: cannot be read: {reason}") from e
+        raise CompileError(f"rig {path}: cannot be read ({reason}); check the path") from e
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
@@ -333,7 +334,8 @@ def _device(name: str, entry: Any, where: str) -> RigDevice:
         raise CompileError(
             f"{where}: clock_hz is missing and board {board_name!r} has none planned"
         )
-    attach = _choice(entry, "attach", ATTACH, where, "virtual")
+    attaches = sorted(point.name for point in entry_points(group=DEVICES))
+    attach = _choice(entry, "attach", attaches, where, "virtual")
     return RigDevice(
         name,
         "fpga",

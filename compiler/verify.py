@@ -80,18 +80,25 @@ class Vectors:
 def read_arrays(path: Path, what: str) -> dict[str, Array]:
     """The arrays of an ``.npz`` file; CompileError for anything else. Never unpickles."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
+        with np.load(_archive(path), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except OSError as e:
         raise CompileError(
             f"{what} {path}: cannot be read ({e.strerror or 'not an .npz file'}); check the path"
         ) from e
     except (ValueError, zipfile.BadZipFile, EOFError) as e:
+        if "allow_pickle" in str(e):
+            e = ValueError("it holds Python objects")
         raise CompileError(
             f"{what} {path}: not a plain .npz of arrays ({e}); write one with numpy.savez"
         ) from e
+
+
+def _archive(path: Path) -> Path:
+    """The path of a zip; ValueError for another file, which numpy might take for a pickle."""
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise ValueError("it is no .npz file")
+    return path
 
 
 def real_vectors(graph: Graph, arrays: Mapping[str, Array], count: int, source: str) -> Vectors:

@@ -299,6 +299,8 @@ class BundleWriter:
         When anything fails, a file that was there before stays as it was.
         """
         path = Path(path)
+        if path.exists() and not path.is_file():
+            raise BundleError(f"{path}: exists and is no regular file; choose another name")
         manifest = self.manifest()
         raw = msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1)
         members = {**self._members, MANIFEST: raw}

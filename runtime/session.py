@@ -306,11 +306,15 @@ def _fallback(threads: int, stage: Stage, name: str, credits: int) -> Device:
 
 
 def _make(name: str, attach: str, rig: RigDevice) -> Device:
-    """``attach`` may carry an address: "uart:/dev/ttyUSB0"."""
-    kind, _, address = attach.partition(":")
-    options: dict[str, str] = {"kind": rig.kind}
+    """``attach`` may carry an address or options: "NAME:ADDRESS", "virtual:stall=0.2,seed=4"."""
+    kind, _, rest = attach.partition(":")
+    options: dict[str, str] = {}
+    for part in rest.split(",") if "=" in rest else ():
+        key, _, text = part.partition("=")
+        options[key.strip()] = text.strip()
     for key, value in (
-        ("address", address or None),
+        ("address", None if options else rest or None),
+        ("kind", rig.kind),
         ("board", rig.board),
         ("clock_hz", rig.clock_hz),
         ("threads", rig.threads),

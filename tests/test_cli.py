@@ -1,6 +1,7 @@
 """The command line: exit codes, one-line errors, JSON, and files written whole or not at all."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.resources import files
@@ -205,6 +206,9 @@ def test_boards_and_doctor_and_version(trivet: Any) -> None:
         (("run", "none.trivet", "-i", "in.npz", "-o", "o.npz"), "none.trivet"),
         (("run", "in.npz", "-i", "in.npz", "-o", "o.npz"), "not a Trivet bundle"),
         (("verify", "samples.npz"), "not a Trivet bundle"),
+        (("plan", "."), "is a folder; give the path of an ONNX model"),
+        (("plan", MODEL, "--rig", "no.toml"), "(No such file or directory); check the path"),
+        (("plan", MODEL, "--calibrate", MODEL), "it is no .npz file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
@@ -221,6 +225,8 @@ def test_bad_input_is_one_line_and_exit_2(
 def test_bad_inputs_of_run_and_verify_are_one_line(trivet: Any, bundle: str, folder: Path) -> None:
     np.savez(folder / "odd.npz", other=np.zeros(3))
     np.savez(folder / "wide.npz", image=np.zeros((2, 1, 8, 9), np.float32))
+    (folder / "text.xml").write_text("<a/>")
+    np.savez(folder / "pickle.npz", image=np.array([{}], dtype=object), allow_pickle=True)
     for arguments, text in (
         (("run", bundle, "-i", "odd.npz", "-o", "q.npz"), "no such array in the file"),
         (("run", bundle, "-i", "wide.npz", "-o", "q.npz", "--device", "fpga0=cpu"), "shape"),
@@ -230,10 +236,18 @@ def test_bad_inputs_of_run_and_verify_are_one_line(trivet: Any, bundle: str, fol
         (("run", bundle, "-i", "in.npz", "-o", "gone/q.npz", "--device", "fpga0=cpu"), "gone"),
         (("verify", bundle, "--vectors", "odd.npz"), "no array for input 'image'"),
         (("verify", bundle, "--vectors", "0"), "must be at least 1"),
+        (("verify", bundle, "--vectors", "-3"), "--vectors is -3, must be at least 1"),
+        (("verify", bundle, "--vectors", "text.xml"), "it is no .npz file"),
+        (("verify", bundle, "--junit", "gone/x.xml"), "its folder does not exist"),
+        (("run", bundle, "-i", "text.xml", "-o", "q.npz"), "is no .npz file; write one with"),
+        (("run", bundle, "-i", "pickle.npz", "-o", "q.npz"), "it holds Python objects"),
+        (("demo", "--images", "0"), "must be 1..360, the images to test with"),
+        (("demo", "-o", "gone/x.trivet"), "its folder does not exist"),
     ):
         code, _, err = trivet(*arguments)
         assert code == 2, arguments
         assert text in err
+        assert "unsafely" not in err
         assert err.count("\n") == 1
         assert not (folder / "q.npz").exists()
 
@@ -241,14 +255,93 @@ def test_bad_inputs_of_run_and_verify_are_one_line(trivet: Any, bundle: str, fol
 def test_an_infeasible_plan_is_printed_and_exits_2(trivet: Any, folder: Path) -> None:
     (folder / "rig.toml").write_text(
         'version = 1\n[devices.cpu0]\nkind = "cpu"\n[devices.fpga0]\nkind = "fpga"\n'
-        'board = "ulx3s-85f"\n[planner]\nplace = "fpga"\n[rules]\ncommunication_share_max = 0.001\n'
+        'board = "ulx3s-85f"\n[pins]\nconv2 = "fpga0"\n[rules]\ncommunication_share_max = 0.001\n'
     )
     code, out, err = trivet(
         "plan", MODEL, "--rig", "rig.toml", "--calibrate", "samples.npz", "--json"
     )
     assert code == 2
     assert json.loads(out)["status"] == "infeasible"
-    assert "communication share" in err
+    assert "rule 'communication share' is at most 0.001" in err
+    assert "conv2 is pinned to fpga0" in err
+
+
+def test_a_rule_that_the_board_breaks_leaves_it_empty(trivet: Any, folder: Path) -> None:
+    (folder / "slow.toml").write_text(
+        'version = 1\n[devices.cpu0]\nkind = "cpu"\n[devices.fpga0]\nkind = "fpga"\n'
+        'board = "ulx3s-85f"\n[planner]\nplace = "fpga"\n[rules]\ncommunication_share_max = 0.001\n'
+    )
+    code, out, _ = trivet(
+        "plan", MODEL, "--rig", "slow.toml", "--calibrate", "samples.npz", "--json"
+    )
+    plan = json.loads(out)
+    assert code == 0
+    assert {s["device"] for s in plan["stages"]} == {"cpu0"}
+    assert any("fpga0 is left empty" in n and "communication share" in n for n in plan["notes"])
+
+
+def test_a_bundles_plan_is_not_changed_by_options(trivet: Any, bundle: str) -> None:
+    for option in (
+        ("--place", "fpga"), ("--board", "ulx3s-85f"), ("--pin", "conv1=cpu0"),
+        ("--shape", "n=1"), ("--calibrate", "samples.npz"), ("--rig", "rig.toml"),
+    ):  # fmt: skip
+        code, out, err = trivet("plan", bundle, *option)
+        assert (code, out) == (2, "")
+        assert f"a bundle holds its plan, {option[0]} does not change it" in err
+
+
+@pytest.mark.parametrize(
+    ("step", "key"),
+    [("load", "operators"), ("quantise", "operators"), ("map", 0), ("cost", 0), ("plan", "stages"),
+     ("lower", 0)],
+)  # fmt: skip
+def test_stopped_after_a_step_json_has_its_result(trivet: Any, step: str, key: str | int) -> None:
+    code, out, _ = trivet(
+        "compile", MODEL, "--calibrate", "samples.npz", "--place", "fpga", "--stop-after", step,
+        "--json",
+    )  # fmt: skip
+    found = json.loads(out)
+    assert code == 0
+    assert found["step"] == step
+    assert found["result"][key]
+
+
+def test_the_board_takes_options_behind_a_colon(trivet: Any, bundle: str, folder: Path) -> None:
+    run = ("run", bundle, "-i", "in.npz", "-o", "s.npz", "--device")
+    code, out, err = trivet(*run, "fpga0=recorded:seconds=0.5", "--json")
+    assert code == 0, err
+    assert json.loads(out)["seconds"] > 1.4
+    for attach, text in (
+        ("fpga0=virtual:zzz", "the virtual board knows no 'zzz'; its options are stall and seed"),
+        ("fpga0=virtual:a=b", "the virtual board knows no option 'a'"),
+        ("fpga0=virtual:stall=2", "a probability"),
+    ):
+        code, _, err = trivet(*run, attach)
+        assert code == 2
+        assert text in err
+
+
+def test_no_special_file_is_written_over(trivet: Any, bundle: str, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    for arguments in (
+        ("compile", MODEL, "-o", "pipe", "--calibrate", "samples.npz"),
+        ("run", bundle, "-i", "in.npz", "-o", "pipe", "--device", "fpga0=cpu"),
+        ("verify", bundle, "--junit", "pipe"),
+        ("demo", "-o", "pipe"),
+    ):
+        code, _, err = trivet(*arguments)
+        assert code == 2
+        assert "pipe: exists and is no regular file; choose another name" in err
+        assert (folder / "pipe").is_fifo()
+
+
+def test_help_offers_only_devices_that_exist(trivet: Any) -> None:
+    _, out, _ = trivet("run", "--help")
+    text = " ".join(out.replace("│", " ").split())
+    assert "cpu, model, null, recorded, virtual" in text
+    assert "uart" not in text
+    assert "{" not in text
+    assert "trivet run [OPTIONS] OUT.trivet" in text
 
 
 def test_a_pin_to_a_device_that_cannot_run_the_node_is_refused(trivet: Any) -> None:

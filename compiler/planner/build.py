@@ -215,6 +215,7 @@ def _write(
                 engine=None if program is None else program.config_sha256,
                 fpga=None if program is None else _budget(program),
                 energy_j=None if power is None else power.busy * cost.compute,
+                units=list(stage.units),
             )
         )
     worst, reason = _bottleneck(problem, solution, verdict)
@@ -284,11 +285,11 @@ def _stage_costs(
         Cost(link.latency_seconds, "s", link.source, "a round trip that starts the run"),
         *(
             seconds_at(
-                cycles(n := expand_cycles(e), f"{n:,} cycles to spread {name} over windows"),
+                cycles(n := expand_cycles(e), f"{n:,} cycles to spread it over windows"),
                 device.clock_hz,
                 clock,
             )
-            for name, e in spread.items()
+            for e in spread.values()
         ),
     ]
     return {

@@ -1,7 +1,7 @@
 """plan.json: the typed plan, its validation on load, and the rules it was held against.
 
-Format: INTERFACES, "plan.json", with two additions: ``notes`` (sentences for the user) and ``auto``
-(what ``place = auto`` would have done, when something else was asked for).
+Format: INTERFACES, "plan.json", with additions: ``notes`` (sentences for the user), ``auto`` (what
+``place = auto`` would have done, when something else was asked for) and a stage's ``units``.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     engine: str | None = None
     fpga: dict[str, float] | None = None
     energy_j: float | None = None
+    units: list[str] = []  # anchor nodes of what was placed as a whole
 
 
 class AutoPlan(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from trivet import boards
 from trivet.compiler.rig import Rig, RigDevice
@@ -149,11 +150,18 @@ def _one_more_board(problem: Problem, solution: Solution) -> RuleResult | None:
     if not boards or solution.objective <= 0 or not small:
         return None
     twin = replace(boards[0], name=f"one more {boards[0].name}")
-    exact = dict(problem.exact)
-    for (name, units), seconds in problem.exact.items():
-        if name == boards[0].name:
-            exact[twin.name, units] = seconds
-    misfits = {**problem.misfits, twin.name: problem.misfits.get(boards[0].name, ())}
-    larger = replace(problem, machines=(*problem.machines, twin), exact=exact, misfits=misfits)
+
+    def doubled(known: dict[tuple[str, frozenset[int]], float]) -> dict[Any, float]:
+        return {**known, **{(twin.name, u): x for (name, u), x in known.items() if name == first}}
+
+    first = boards[0].name
+    larger = replace(
+        problem,
+        machines=(*problem.machines, twin),
+        exact=doubled(problem.exact),
+        entry=doubled(problem.entry),
+        misfits={**problem.misfits, twin.name: problem.misfits.get(first, ())},
+        banned=problem.banned | {(twin.name, u) for name, u in problem.banned if name == first},
+    )
     value = solve(larger).objective / solution.objective
     return RuleResult("one more board", False, True, value, None, f"objective, {twin.name}")

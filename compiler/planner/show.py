@@ -35,7 +35,9 @@ def render(plan: Plan) -> RenderableType:
 def _header(plan: Plan) -> Text:
     if not plan.feasible or plan.bottleneck is None or plan.lower_bound is None:
         return Text("plan: infeasible", style="bold red")
-    rate = f", {1 / plan.bottleneck:.4g} items/s" if plan.bottleneck else ""
+    rate = ""
+    if plan.objective == "throughput" and plan.bottleneck:
+        rate = f", {1 / plan.bottleneck:.4g} items/s"
     proof = f"lower bound {duration(plan.lower_bound)}, gap {100 * (plan.gap or 0):.2g} %"
     took = "" if plan.seconds is None else f", solved in {duration(plan.seconds)}"
     return Text(
@@ -53,8 +55,9 @@ def short(name: str, width: int = 32) -> str:
     return f"{name[:half]}..{name[-half:]}"
 
 
-def _nodes(stage: StagePlan) -> str:
-    names = [short(n, 12) for n in stage.nodes]
+def _units(stage: StagePlan) -> str:
+    """First and last unit by their anchors, and how many; nodes where a plan names no units."""
+    names = [short(n, 16) for n in stage.units or stage.nodes]
     if len(names) <= 1:
         return ", ".join(names)
     return f"{names[0]} .. {names[-1]} ({len(names)})"
@@ -65,7 +68,7 @@ def _stages(plan: Plan) -> Table:
     table.add_column("", no_wrap=True, width=1)
     for name in ("stage", "device"):
         table.add_column(name, no_wrap=True)
-    table.add_column("nodes", overflow="fold")
+    table.add_column("units", overflow="fold")
     for name in ("compute", "link", "memory"):
         table.add_column(name, justify="right", no_wrap=True, min_width=8)
     for stage in plan.stages:
@@ -74,7 +77,7 @@ def _stages(plan: Plan) -> Table:
             ">" if marked else "",
             str(stage.index),
             stage.device,
-            Text(_nodes(stage)),
+            Text(_units(stage)),
             duration(stage.compute),
             duration(stage.communication) if stage.communication else "-",
             _size(stage.memory_bytes),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DeviceOptions",
     "Fault",
+    "check_target",
     "console",
     "device_options",
     "fail",
@@ -107,10 +108,13 @@ def device_options(
 
 
 def pairs(given: Iterable[str] | None, option: str, form: str) -> list[tuple[str, str]]:
-    """``LEFT=RIGHT`` options; the last ``=`` separates, since node names may hold one."""
+    """``LEFT=RIGHT`` options. The last ``=`` separates, since node names may hold one.
+
+    Not so after ``--device``: what stands behind a device may have options of its own.
+    """
     found = []
     for text in given or ():
-        left, sign, right = text.rpartition("=")
+        left, sign, right = text.partition("=") if option == "--device" else text.rpartition("=")
         if not (left and sign and right):
             raise Fault(f"{option} is {text!r}, must have the form {form}")
         found.append((left, right))
@@ -126,8 +130,17 @@ def shape_options(given: Iterable[str] | None) -> dict[str, int]:
     return found
 
 
+def check_target(path: Path) -> None:
+    """Fault when no output can be put at ``path``: said before the work, not after it."""
+    if not path.absolute().parent.is_dir():
+        raise Fault(f"{path}: its folder does not exist; make it, or choose another one")
+    if path.exists() and not path.is_file():
+        raise Fault(f"{path}: exists and is no regular file; choose another name")
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write to a temporary file beside ``path``, then rename: never half a file."""
+    check_target(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as e:

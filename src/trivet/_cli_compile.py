@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trivet._cli_common import DeviceOptions, Fault, console
+from trivet._cli_common import DeviceOptions, Fault, check_target, console
 
 if TYPE_CHECKING:
     from trivet.compiler.driver import Compiled, Options
@@ -75,8 +75,8 @@ def compile_command(
 
     if out is None and stop_after in (None, "bundle"):
         raise Fault("no output given; name one with -o OUT.trivet, or use --stop-after STEP")
-    if out is not None and not out.absolute().parent.is_dir():
-        raise Fault(f"{out}: its folder does not exist; make it, or choose another one")
+    if out is not None:
+        check_target(out)
     options = Options(devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream)
     done = _compile(model, out, options, verify=True, as_json=as_json)
     if as_json:
@@ -91,8 +91,11 @@ def compile_command(
 
 def _summary(done: Compiled) -> dict[str, Any]:
     work = done.work
+    from trivet.compiler.results import result
+
     return {
         "step": done.step,
+        "result": result(done.step, work),
         "out": None if done.step != "bundle" else str(work.out),
         "plan": None if work.plan is None else msgspec.to_builtins(work.plan),
         "bytes_compared": sum(v.bytes_compared for v in work.verdicts),
@@ -120,6 +123,20 @@ def plan_command(
     if zipfile.is_zipfile(source):
         from trivet.runtime.bundle import Bundle
 
+        given = {
+            "--board": devices.board,
+            "--rig": devices.rig,
+            "--place": devices.place,
+            "--pin": devices.pins,
+            "--calibrate": calibrate,
+            "--shape": shapes,
+        }
+        for option, value in given.items():
+            if value:
+                raise Fault(
+                    f"{source}: a bundle holds its plan, {option} does not change it; give the "
+                    "model to plan anew"
+                )
         with Bundle.open(source) as bundle:
             _print_plan(read_plan(source, bundle.read("plan.json")), as_json)
         return

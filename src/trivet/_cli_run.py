@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import warnings
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from trivet._cli_common import Fault, console, write_whole
+from trivet._cli_common import Fault, check_target, console, write_whole
 
 if TYPE_CHECKING:
     from trivet.runtime.manifest import PortInfo
@@ -51,13 +52,19 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:
+    # numpy takes what is no archive for a pickle, and then advises to load it as one.
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise Fault(f"input {path}: is no .npz file; write one with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError as e:
         raise Fault(f"input {path}: does not exist; check the path") from e
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as e:
-        raise Fault(f"input {path}: not a plain .npz of arrays ({e}); write numpy.savez's") from e
+        reason = "it holds Python objects" if "allow_pickle" in str(e) else str(e)
+        raise Fault(
+            f"input {path}: not a plain .npz of arrays ({reason}); write one with numpy.savez"
+        ) from e
 
 
 def _items(
@@ -111,8 +118,7 @@ def run_command(
     from trivet.runtime.session import Session
 
     # A board may take a minute to open: what can be wrong before that is looked at before that.
-    if not target.absolute().parent.is_dir():
-        raise Fault(f"{target}: its folder does not exist; make it, or choose another one")
+    check_target(target)
     arrays = _read_arrays(source)
     screen = console()
     with warnings.catch_warnings(), Bundle.open(bundle) as opened:
@@ -183,12 +189,14 @@ def verify_command(
     from trivet.runtime.bundle import Bundle
     from trivet.sim import verify
 
+    if junit is not None:
+        check_target(junit)
     with Bundle.open(path) as bundle:
         if vectors is None:
             items = verify.bundle_vectors(bundle, 2 if rtl else None)
-        elif vectors.isdecimal():
+        elif re.fullmatch(r"[+-]?\d+", vectors):
             if int(vectors) < 1:
-                raise Fault("--vectors is 0, must be at least 1")
+                raise Fault(f"--vectors is {int(vectors)}, must be at least 1")
             items = verify.bundle_vectors(bundle, int(vectors))
         else:
             items = verify.file_vectors(bundle, vectors)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import sys
 import traceback
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from trivet._cli_common import (
+    check_target,
     console,
     device_options,
     fail,
@@ -26,6 +29,9 @@ from trivet._cli_common import (
 
 __all__ = ["app", "main"]
 
+# The runtime's registry reads the same entry points; importing it would import numpy.
+_ATTACHES = sorted(point.name for point in entry_points(group="trivet.devices"))
+
 app = typer.Typer(
     name="trivet",
     help="From an ONNX model to CPU, GPU and FPGA: a proven plan, exact bytes everywhere.",
@@ -34,6 +40,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+class _Command(TyperCommand):
+    """A command whose usage line names arguments without Typer's braces."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
 def _version(wanted: bool) -> None:
@@ -95,7 +108,7 @@ def _root(
     """From an ONNX model to CPU, GPU and FPGA: a proven plan, exact bytes everywhere."""
 
 
-@app.command("compile")
+@app.command("compile", cls=_Command)
 def compile_(
     model: Model,
     out: Annotated[
@@ -147,7 +160,7 @@ def compile_(
     )
 
 
-@app.command()
+@app.command(cls=_Command)
 def plan(
     source: Annotated[
         Path, typer.Argument(help="An ONNX model to plan, or a bundle whose plan to show.")
@@ -168,7 +181,7 @@ def plan(
     plan_command(source, options, calibrate=calibrate, shapes=shape_options(shape), as_json=json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def explain(
     model: Model,
     board: BoardOption = None,
@@ -190,7 +203,7 @@ def explain(
     )
 
 
-@app.command()
+@app.command(cls=_Command)
 def run(
     bundle: Bundle,
     input: Annotated[
@@ -203,7 +216,7 @@ def run(
         list[str] | None,
         typer.Option(
             "--device",
-            help="What stands behind a device: virtual, model, cpu, uart:ADDRESS; repeatable.",
+            help=f"What stands behind a device: {', '.join(_ATTACHES)}; repeatable.",
             metavar="NAME=ATTACH",
         ),
     ] = None,
@@ -220,7 +233,7 @@ def run(
     run_command(bundle, input, output, attach, strict=strict, as_json=json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def verify(
     bundle: Bundle,
     rtl: Annotated[
@@ -244,7 +257,7 @@ def verify(
     verify_command(bundle, rtl=rtl, vectors=vectors, junit=junit, as_json=json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def boards(json: Json = False, verbose: Verbose = False) -> None:
     """List the boards: device, resources, link, and what was really done with each."""
     from trivet._cli_info import boards_command
@@ -252,7 +265,7 @@ def boards(json: Json = False, verbose: Verbose = False) -> None:
     boards_command(as_json=json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def doctor(json: Json = False, verbose: Verbose = False) -> None:
     """Show the tools found and their versions, what is missing and how to get it."""
     from trivet._cli_info import doctor_command
@@ -260,7 +273,7 @@ def doctor(json: Json = False, verbose: Verbose = False) -> None:
     doctor_command(as_json=json)
 
 
-@app.command()
+@app.command(cls=_Command)
 def demo(
     images: Annotated[
         int, typer.Option("--images", help="How many test images to stream, 1 to 360.")
@@ -275,6 +288,8 @@ def demo(
     from trivet._cli_compile import print_json
     from trivet.demo import run_demo
 
+    if out is not None:
+        check_target(out)
     figures = run_demo(console(stderr=json), images=images, out=out, quiet=json)
     if json:
         print_json(figures)

@@ -84,7 +84,7 @@ def run_demo(
         Print nothing but the progress.
     """
     if not 1 <= images <= TEST:
-        raise ValueError(f"demo: --images is {images}, must be 1..{TEST}; there are no more")
+        raise ValueError(f"demo: --images is {images}, must be 1..{TEST}, the images to test with")
     calibration, x, labels = _digits(images)
     clock = _Clock()
     with (

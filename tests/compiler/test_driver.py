@@ -116,7 +116,7 @@ def test_a_differing_layer_stops_the_compilation_and_writes_nothing(
 
 
 def test_an_infeasible_plan_is_an_error_that_carries_the_plan(samples: Path) -> None:
-    rig = replace(RIG, rules={"communication_share_max": 0.001})
+    rig = replace(RIG, rules={"communication_share_max": 0.001}, pins=(("conv1", "fpga0"),))
     with pytest.raises(InfeasiblePlan, match="infeasible: rule 'communication share'") as caught:
         compile_model(MODEL, None, Options(rig, calibrate=samples, stop_after="plan"))
     assert caught.value.plan.status == "infeasible"

@@ -44,6 +44,27 @@ def test_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert cache_dir().name == "trivet"
 
 
+def test_a_cache_that_cannot_be_written_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRIVET_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(DeviceError, match=r"cache folder .*boards cannot be written .*set TRIVET_"):
+        build(TINY)
+
+
+def test_rtl_that_is_edited_while_it_is_written_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRIVET_CACHE_DIR", str(tmp_path))
+    keys = iter(("a" * 64, "b" * 64))
+    monkeypatch.setattr(build_module, "build_sha256", lambda config: next(keys))
+    monkeypatch.setattr(build_module, "_call", lambda *rest: None)
+    with pytest.raises(DeviceError, match="was changed while the board was built; run it again"):
+        build(TINY)
+    assert not list(tmp_path.rglob("*.so"))
+
+
 def test_name_follows_what_the_build_is_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
     key = build_sha256(SMALL)
     assert key == build_sha256(replace(SMALL))

@@ -20,6 +20,8 @@ from trivet.compiler.lower import lower
 from trivet.hdl.config import SMALL
 from trivet.hdl.isa import Port, predicted_total
 from trivet.runtime.device import Buffer, DeviceError, Stage, TensorSpec
+from trivet.sim import virtual_device
+from trivet.sim.build import build_sha256
 from trivet.sim.virtual_device import VirtualDevice
 
 pytestmark = pytest.mark.rtl
@@ -119,6 +121,16 @@ def test_stalls_are_an_option() -> None:
     device.submit(0, inputs)
     assert np.array_equal(device.result(30.0).outputs[0].array, want[0])
     device.close()
+
+
+def test_the_build_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit of the RTL while the board is built does not make a stranger of it."""
+    keys = [build_sha256(SMALL)]
+    monkeypatch.setattr(virtual_device, "build_sha256", lambda config: keys.pop())
+    device = VirtualDevice("fpga0", {})
+    device.prepare(STAGE)
+    device.close()
+    assert keys == []
 
 
 def test_a_killed_board_is_an_error_and_not_a_hang(device: VirtualDevice) -> None:

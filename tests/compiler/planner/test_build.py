@@ -175,6 +175,14 @@ def test_the_plan_is_readable() -> None:
         "rule",
     ):
         assert word in text
+    assert "items/s" in text
+    first, last = (graph.units[k].name for k in (0, -1))
+    assert f"{short(first, 16)} .. {short(last, 16)} ({len(graph.units)})" in text
+    slow = render(make_plan(graph, replace(rig, planner=replace(rig.planner, objective="latency")),
+                            costs_of(graph, rig)).plan)  # fmt: skip
+    Console(file=(screen := io.StringIO()), width=80).print(slow)
+    assert "latency" in screen.getvalue()
+    assert "items/s" not in screen.getvalue()
     assert duration(0.00123) == "1.23 ms"
     assert duration(2e-7) == "0.2 us"
     assert short("a" * 50, 12) == "aaaaa..aaaaa"

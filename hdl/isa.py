@@ -109,7 +109,7 @@ FIELDS: tuple[Field, ...] = (
     Field("zp_a", 9, True, "zero point of the sum with the skip tensor"),
     Field("lo_a", 9, True, "lower clamp of the sum with the skip tensor"),
     Field("hi_a", 9, True, "upper clamp of the sum with the skip tensor"),
-    Field("out_row_gap", 16, False, "words from one output row's end to the next: 0 but in a Resize"),
+    Field("out_row_gap", 16, False, "words between output rows: 0 but in a Resize"),
     Field("columns", 16, False, "out_w; window: columns read, prime + (out_w - 1) * stride_w + 1"),
 )
 _BITS = sum(f.bits for f in FIELDS)

@@ -34,7 +34,12 @@ def address_bits(depth):
 
 
 class ByteMemory(wiring.Component):
-    """Wide words, read one a cycle, written a byte at a time.
+    """Wide words, read one a cycle, written a byte at a time in order.
+
+    The bytes of a word are gathered and written together with the last one, since byte enables
+    would leave every ninth bit of a block RAM unused (128 blocks instead of 114 for 2,048 words of
+    1,024 bits on an ECP5). A word that is broken off is not written. The shallow rest of a deep
+    memory asks for distributed RAM: 64 words of that width would take 32 blocks more.
 
     A read and a write of the same word must not meet in a cycle.
 
@@ -57,7 +62,8 @@ class ByteMemory(wiring.Component):
     read_data : Out(width * 8)
         That word, ``LATENCY`` cycles later (through a multiplexer if there are several chunks).
     write_en, write_addr, write_byte, write_data : In
-        Write ``write_data`` into byte ``write_byte`` of word ``write_addr``.
+        Take ``write_data`` as byte ``write_byte`` of word ``write_addr``; 0 first, ``width - 1``
+        last. The word is there in the cycle after the last.
     """
 
     LATENCY = 2
@@ -77,25 +83,29 @@ class ByteMemory(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
-        enables = Signal(self.width)
-        m.d.comb += enables.eq(self.write_en << self.write_byte)
+        gathered = Signal(self.width * 8, reset_less=True)
+        with m.If(self.write_en):
+            m.d.sync += gathered.eq(Cat(gathered, self.write_data)[8:])
+        is_last = self.write_en & (self.write_byte == self.width - 1)
 
         words = []
-        for k, (base, size) in enumerate(chunks(self.depth)):
+        pieces = chunks(self.depth)
+        for k, (base, size) in enumerate(pieces):
+            is_rest = len(pieces) > 1 and size < _SHALLOW
             m.submodules[f"chunk{k}"] = chunk = memory.Memory(
-                shape=unsigned(self.width * 8), depth=size, init=[])
+                shape=unsigned(self.width * 8), depth=size, init=[],
+                attrs={"ram_style": "distributed"} if is_rest else {})
             read = chunk.read_port()
-            write = chunk.write_port(granularity=8)
+            write = chunk.write_port()
             # Chunks lie in falling sizes, so a chunk's base is a multiple of its rounded size and
             # the address within it is the low bits.
             bits = address_bits(size)
-            mine = self.write_addr[bits:] == base >> bits
             word = Signal(self.width * 8, name=f"word{k}", reset_less=True)
             m.d.comb += [
                 read.addr.eq(self.read_addr[:bits]),
                 write.addr.eq(self.write_addr[:bits]),
-                write.data.eq(self.write_data.replicate(self.width)),
-                write.en.eq(Mux(mine, enables, 0)),
+                write.data.eq(Cat(gathered, self.write_data)[8:]),
+                write.en.eq(is_last & (self.write_addr[bits:] == base >> bits)),
             ]
             m.d.sync += word.eq(read.data)
             chosen = Signal(2, name=f"chosen{k}", reset_less=True)

@@ -51,7 +51,8 @@ def _last_writes(config: EngineConfig, i: Instruction, cycles: int) -> list[tupl
             break
         block, pixel = divmod(k, i.pixels)
         row = pixel // i.out_w
-        offset = pixel * i.out_pixel_words + row * i.out_row_gap + block * config.lanes // config.word_bytes
+        offset = pixel * i.out_pixel_words + row * i.out_row_gap
+        offset += block * config.lanes // config.word_bytes
         words.append((ahead, (i.dst + offset) & 0xFFFF))
         ahead += _first_pixel(i) if i.window and pixel % i.out_w == 0 else i.pitch + i.idle
     return words

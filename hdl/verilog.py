@@ -21,6 +21,8 @@ _PORT = re.compile(
 _START = re.compile(r"^(?:attribute [^\n]*\n)*module ", re.M)
 _MEMINIT = re.compile(r"^  cell \$meminit_v2 .*?^  end\n", re.M | re.S)
 _ZEROS = re.compile(r"connect \\DATA \d+'0+\n")
+# All attributes but those that choose a memory's kind.
+_ATTRIBUTE = re.compile(r"^ *\(\* (?!ram_style ).*? \*\)\n", re.M)
 _MEMORY = re.compile(r"^  reg (?:\[\d+:0\] )?(\S+) \[(\d+):0\];\n", re.M)
 
 
@@ -41,15 +43,15 @@ def to_verilog(component, name, *, platform=None):
     Returns
     -------
     :class:`str`
-        The same text for the same component, on every machine with the same tool versions.
+        The same text for the same component, on every machine with the same tool versions. Of
+        attributes only a memory's ``ram_style`` is kept.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise ValueError(f"Verilog: {name!r} is no plain identifier; "
                          f"use letters, digits and underscores for the top module")
     text = rtlil.convert(component, name=name, platform=platform, emit_src=False)
     merged = _merge(_drop_zero_contents(text))
-    verilog = _convert_rtlil_text(merged, strip_internal_attrs=True,
-                                  write_verilog_opts=("-noattr",))
+    verilog = _ATTRIBUTE.sub("", _convert_rtlil_text(merged, strip_internal_attrs=True))
     # The banner names the build of the converter: two machines would differ in it alone.
     parts = re.split(r"(?<=endmodule\n)", verilog[verilog.index("module "):])
     return "".join(_clear_memories(_drop_empty_wires(part)) for part in parts)

@@ -273,7 +273,7 @@ def random_layer(config, rng, src=None):
     fields = {}
     if windowed:
         fields = {"window": 1, "acc_max": 0, "dilation_w": 1, "pad_left": int(rng.integers(0, 2))}
-    values = dict(
+    values = dict(  # noqa: C408 - long, and its names are keywords
         op=op, src=src,
         dst=int(banks[1] * bank + rng.integers(0, bank - result + 1)),
         src2=int(banks[2] * bank + rng.integers(0, bank - result + 1)),

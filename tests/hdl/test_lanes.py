@@ -109,7 +109,9 @@ def test_windows_take_the_two_columns_before(shape):
         for row in range(3):
             (word, part, pad, weights), = pixels(config, rng, 1)[0][:1]
             size = config.lanes
-            data = word.view(np.int8)[part * size :][:size] if size < len(word) else word.view(np.int8)
+            data = word.view(np.int8)
+            if size < len(word):
+                data = data[part * size :][:size]
             data = np.full(size, zp) if pad else data.astype(np.int64)
             if column >= 2:
                 last = np.full(size, zp) if blind else history[-6]

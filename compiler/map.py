@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from math import prod
 from typing import Literal, cast
 
 import numpy as np
@@ -32,6 +33,8 @@ __all__ = ["map_units"]
 _CONV = ("Conv", "Gemm", "MatMul")
 _POOL = ("MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool")
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
+# Of one tensor: costs are measured on real arrays, which must fit a machine's memory.
+_MOST_BYTES = 1 << 31
 
 FpgaRefusal = Callable[[Graph, Unit], "str | None"]
 
@@ -327,6 +330,13 @@ class _Mapper:
                 raise CompileError(
                     f"{self.loaded.name}: tensor '{name}' has no static shape; "
                     "fix the model's dimensions with --shape or remove data-dependent shapes"
+                )
+            nbytes = prod(shape) * value.dtype.itemsize
+            if nbytes > _MOST_BYTES:
+                raise CompileError(
+                    f"{self.loaded.name}: tensor '{name}' has shape {list(shape)}, "
+                    f"{nbytes:,.0f} bytes, above the limit {_MOST_BYTES:,}; fix smaller dimensions "
+                    "with --shape and stream more items"
                 )
             quant = self.quants.get(name) if value.dtype in _INTEGERS else None
             tensors[name] = Tensor(name, value.dtype.numpy().name, shape, quant)

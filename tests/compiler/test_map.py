@@ -15,6 +15,7 @@ import onnx
 import pytest
 from qdq import Builder, conv_model, plain_session
 
+from trivet.compiler.errors import CompileError
 from trivet.compiler.load import load
 from trivet.compiler.map import map_units
 from trivet.compiler.normalise import normalise
@@ -562,3 +563,12 @@ def test_back_end_adds_its_refusals(tmp_path: Path) -> None:
     graph = map_units(normalise(load(tmp_path / "m.onnx", {})), refusal)
     assert graph.unit("conv").refusals == {"fpga": "conv: too large"}
     assert "float" in graph.units[-1].refusals["fpga"]
+
+
+def test_a_tensor_of_more_than_two_gibibytes_is_refused() -> None:
+    path = SHARED / "models" / "mlperf_tiny_ic_resnet8_int8.onnx"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not in $TRIVET_SHARED/models")
+    loaded = normalise(load(path, {"unk__259": 1_000_000}))
+    with pytest.raises(CompileError, match=r"above the limit 2,147,483,648; fix smaller"):
+        map_units(loaded)

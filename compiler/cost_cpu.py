@@ -103,7 +103,7 @@ def _profile(graph: Graph, payload: bytes, threads: int | None) -> _Entry:
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 3
+        options.log_severity_level = 4
         options.intra_op_num_threads = threads or 0
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.enable_profiling = True

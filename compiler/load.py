@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import onnx
@@ -52,7 +53,13 @@ def load(path: str | Path, shapes: dict[str, int]) -> Loaded:
     path = Path(path)
     proto, digest = _read(path)
     _check(path, proto)
-    model = ir.load(path)
+    try:
+        model = ir.load(path)
+    except ir.serde.SerdeError as e:
+        reason = str(e.__cause__ or e).strip().splitlines()[0]
+        raise CompileError(f"{path}: not a valid ONNX model ({reason}); export it again") from e
+    if not len(model.graph):
+        raise CompileError(f"{path}: the graph has no nodes, there is nothing to compile")
     RemoveInitializersFromInputsPass()(model)
     # Up to IR version 3 every initializer had to be an input as well.
     model.ir_version = max(model.ir_version, 4)
@@ -98,7 +105,7 @@ def _external_files(path: Path, proto: onnx.ModelProto) -> Iterator[Path]:
         where = f"{path}: external data of tensor '{tensor.name}' at '{location}'"
         relative = Path(location)
         # A drive or backslash is a path on Windows only, and must not become a file name elsewhere.
-        foreign = "\\" in location or ":" in location
+        foreign = any(c in location for c in "\\:\0")
         if not location or relative.is_absolute() or foreign or ".." in relative.parts:
             raise CompileError(
                 f"{where} is not a path inside the model's folder; "
@@ -112,7 +119,27 @@ def _external_files(path: Path, proto: onnx.ModelProto) -> Iterator[Path]:
             )
         if not file.is_file():
             raise CompileError(f"{where} is missing; put the file beside the model")
+        _check_extent(where, tensor, file)
         yield file
+
+
+def _check_extent(where: str, tensor: onnx.TensorProto, file: Path) -> None:
+    """The tensor's bytes lie inside its file."""
+    entries = {e.key: e.value for e in tensor.external_data}
+    bits = ir.DataType(tensor.data_type).bitwidth
+    needed = (prod(tensor.dims) * bits + 7) // 8
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", needed))
+    except ValueError as e:
+        raise CompileError(
+            f"{where}: offset or length is not a number; save the model again"
+        ) from e
+    size = file.stat().st_size
+    if offset < 0 or length < needed or offset + length > size:
+        raise CompileError(
+            f"{where}: bytes {offset} to {offset + length} of a file of {size}, "
+            f"the tensor has {needed}; save the model again"
+        )
 
 
 def _check(path: Path, proto: onnx.ModelProto) -> None:
@@ -163,8 +190,8 @@ def _fix_shapes(
                 f"{path}: --shape {name}={size}: the inputs have no dimension '{name}'; "
                 f"symbolic dimensions: {known}"
             )
-        if size < 1:
-            raise CompileError(f"{path}: --shape {name}={size}: a dimension must be at least 1")
+        if not 1 <= size < 1 << 31:
+            raise CompileError(f"{path}: --shape {name}={size}: must be at least 1 and below 2^31")
     notes: list[str] = []
     batch_axis: str | None = None
     values = dict(shapes)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from .errors import CompileError
@@ -73,11 +74,24 @@ def quantise(loaded: Loaded, calibration: dict[str, Array] | None) -> Loaded:
             "--calibrate DATA.npz with an array of real samples for each input"
         )
     samples = _samples(loaded, calibration)
+    _check_weights(loaded)
     model = _quantise(loaded, [str(n.name) for n in nodes], samples)
     count = len(next(iter(samples.values())))
     note = f"quantised to int8 with {count} calibration samples by onnxruntime.quantization"
     result = dataclasses.replace(loaded, model=model, notes=(*loaded.notes, note))
     return normalise(result)
+
+
+def _check_weights(loaded: Loaded) -> None:
+    for name, value in loaded.model.graph.initializers.items():
+        weights = value.const_value
+        if weights is None or weights.dtype != ir.DataType.FLOAT:
+            continue
+        if not np.isfinite(weights.numpy()).all():
+            raise CompileError(
+                f"{loaded.name}: weights '{name}' have infinite or undefined values; "
+                "train or export the model again"
+            )
 
 
 def _candidates(model: ir.Model) -> list[ir.Node]:
@@ -182,8 +196,12 @@ def _quantise(loaded: Loaded, nodes: list[str], samples: dict[str, Array]) -> ir
     level = logger.level
     with tempfile.TemporaryDirectory(prefix="trivet-quantise-") as folder:
         source, result = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
-        # A copy: saving moves large weights into a file beside the model.
-        ir.save(loaded.model.clone(), source, external_data="float.data" if large else None)
+        # A copy: saving moves large weights into a file beside the model. Small ones that lie in a
+        # file beside the user's model go into this one.
+        copy = loaded.model.clone()
+        if not large:
+            copy = ir.external_data.load_to_model(copy)
+        ir.save(copy, source, external_data="float.data" if large else None)
         options: dict[str, Any] = {
             "ActivationSymmetric": False,
             "WeightSymmetric": True,
@@ -191,6 +209,7 @@ def _quantise(loaded: Loaded, nodes: list[str], samples: dict[str, Array]) -> ir
         }
         try:
             logger.setLevel(logging.ERROR)  # it advises a pre-processing that normalise has done
+            ort.set_default_logger_severity(4)  # what fails is raised, and told in one line
             quantize_static(
                 source,
                 result,
@@ -212,4 +231,5 @@ def _quantise(loaded: Loaded, nodes: list[str], samples: dict[str, Array]) -> ir
             ) from e
         finally:
             logger.setLevel(level)
+            ort.set_default_logger_severity(2)  # onnxruntime's default
         return ir.from_proto(onnx.load(result))

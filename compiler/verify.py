@@ -166,7 +166,7 @@ def run_onnx(model: bytes, feeds: Sequence[Mapping[str, Array]]) -> list[dict[st
     """All outputs of a contract model for each feed, in onnxruntime without optimisation."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     try:
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         names = [o.name for o in session.get_outputs()]

@@ -8,6 +8,8 @@ import select
 import sys
 from pathlib import Path
 
+from trivet.runtime.device import DeviceError
+
 __all__ = ["VirtualBoard"]
 
 _CHUNK_CYCLES = 20_000  # between two looks at the input, about 50 ms
@@ -82,7 +84,12 @@ class VirtualBoard:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as e:
+        raise DeviceError(
+            f"virtual board: {path} is damaged ({e}); delete it, it is built again"
+        ) from e
     handle = ctypes.c_void_p
     for name, result, arguments in (
         ("board_new", handle, [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32]),
@@ -121,9 +128,12 @@ def serve(board: VirtualBoard, source: int, sink: int) -> None:
 def main(arguments: list[str]) -> None:
     """``python -m trivet.sim.board LIBRARY SEED STALL_IN STALL_OUT``: serve on stdin and stdout."""
     library, seed, stall_in, stall_out = arguments
-    board = VirtualBoard(
-        Path(library), seed=int(seed), stall_in=float(stall_in), stall_out=float(stall_out)
-    )
+    try:
+        board = VirtualBoard(
+            Path(library), seed=int(seed), stall_in=float(stall_in), stall_out=float(stall_out)
+        )
+    except DeviceError as e:
+        sys.exit(str(e))
     try:
         serve(board, 0, 1)
     except (BrokenPipeError, KeyboardInterrupt):

@@ -143,3 +143,46 @@ def test_external_data_behind_a_link(tmp_path: Path) -> None:
 def test_external_data_missing(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="is missing"):
         load(external(tmp_path, "other.data"), {})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("offset", "-4", "bytes -4 to "),
+        ("offset", "1000000000", "bytes 1000000000 to "),
+        ("offset", "four", "offset or length is not a number"),
+        ("length", "1000000000000", "bytes 0 to 1000000000000 of a file of "),
+        ("length", "8", "the tensor has 16384; save the model again"),
+        ("location", "m\0data", "is not a path inside the model's folder"),
+    ],
+)
+def test_external_data_that_does_not_fit_its_file(
+    tmp_path: Path, key: str, value: str, text: str
+) -> None:
+    path = external(tmp_path, "m.data")
+    raw = onnx.load(path, load_external_data=False)
+    (tensor,) = raw.graph.initializer
+    kept = [(e.key, e.value) for e in tensor.external_data if e.key != key]
+    del tensor.external_data[:]
+    for name, content in [*kept, (key, value)]:
+        entry = tensor.external_data.add()
+        entry.key, entry.value = name, content
+    path.write_bytes(raw.SerializeToString())
+    with pytest.raises(CompileError) as caught:
+        load(path, {})
+    assert text in str(caught.value)
+
+
+def test_graph_without_nodes(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])
+    graph = helper.make_graph([], "nothing", [value], [value])
+    path = tmp_path / "nothing.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    with pytest.raises(CompileError, match="the graph has no nodes"):
+        load(path, {})
+
+
+def test_dimension_beyond_any_memory(tmp_path: Path) -> None:
+    path = relu(tmp_path / "m.onnx", ["n", 4])
+    with pytest.raises(CompileError, match=r"must be at least 1 and below 2\^31"):
+        load(path, {"n": 1 << 40})

@@ -167,3 +167,26 @@ def test_samples_may_carry_the_batch_axis(tmp_path: Path) -> None:
     models = [quantise(loaded, {"x": d}).model for d in (data, data[:, None])]
     first, second = (ir.to_proto(m).SerializeToString() for m in models)
     assert first == second
+
+
+def test_weights_in_a_file_beside_the_model(tmp_path: Path) -> None:
+    """The quantiser works in a folder of its own: the weights must come along."""
+    path = residual_net(tmp_path / "m.onnx")
+    x = np.random.default_rng(3).normal(size=(8, 3, 8, 8)).astype(np.float32)
+    inside = quantise(prepared(tmp_path), {"x": x})
+    ir.save(ir.load(path), tmp_path / "outside.onnx", external_data="w.data")
+    outside = quantise(normalise(load(tmp_path / "outside.onnx", {})), {"x": x})
+    kinds = [[u.kind for u in map_units(loaded).units] for loaded in (inside, outside)]
+    assert kinds[0] == kinds[1]
+    assert "conv" in kinds[1]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers(tmp_path: Path, value: float) -> None:
+    b = Builder()
+    w = np.ones((8, 8), np.float32)
+    w[2, 3] = value
+    y = b.op("MatMul", b.input("x", [1, 8], np.float32), b.constant(w, "w"))
+    loaded = normalise(load(b.save(tmp_path / "m.onnx", y, dtype=np.float32), {}))
+    with pytest.raises(CompileError, match="have infinite or undefined values"):
+        quantise(loaded, {"x": np.ones((4, 8), np.float32)})

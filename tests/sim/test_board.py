@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import golden_graph
@@ -163,3 +164,10 @@ def test_another_configuration_is_refused(small: VirtualBoard) -> None:
 def test_stalls_are_probabilities() -> None:
     with pytest.raises(ValueError, match=r"stall_in is 1.5, must be at least 0, below 1"):
         VirtualBoard(build(SMALL), stall_in=1.5)
+
+
+def test_damaged_library_is_named(tmp_path: Path) -> None:
+    library = tmp_path / "board.so"
+    library.write_bytes(b"\x7fELF")
+    with pytest.raises(DeviceError, match=r"board\.so is damaged .*; delete it"):
+        VirtualBoard(library)

@@ -119,11 +119,23 @@ def _gains(node: ir.Node) -> bool:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         fixed = bias is None or constant(bias) is not None
         return weighted and fixed and plain and x is not None and len(x) == rank
+    if is_op(node, "Relu", "Clip"):
+        # The quantiser merges it into what is before it, also where the world sees that value.
+        x = node.inputs[0]
+        if x is None or x.is_graph_output() or not _bounds_in_order(node):
+            return False
     if is_op(node, "Add", "Sub"):
         # A constant operand would be rounded to 8 bits for nothing: that Add has no integer form.
         shapes = [shape_of(v) for v in node.inputs if v is not None and constant(v) is None]
         return len(shapes) == 2 and shapes[0] == shapes[1] and _is_float(node)
     return is_op(node, *_AROUND) and _is_float(node)
+
+
+def _bounds_in_order(node: ir.Node) -> bool:
+    """Not a Clip whose lower bound is above its upper one, or no number."""
+    bounds = [constant(v) for v in node.inputs[1:3] if v is not None]
+    known = [float(b.reshape(-1)[0]) for b in bounds if b is not None and b.size == 1]
+    return all(not np.isnan(b) for b in known) and (len(known) < 2 or known[0] <= known[1])
 
 
 def _is_float(node: ir.Node) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trivet.compiler.passes.graph import attribute, constant, is_op, only_consumer, shape_of
-from trivet.compiler.units import Array, ConvSpec
+from trivet.compiler.units import Array, ConvSpec, Quant
 
 from .quant import Match, Refused, Source, source, tail
 from .window import Window, window
@@ -139,6 +139,18 @@ def _added_bias(value: ir.Value) -> tuple[ir.Node, ir.Value] | None:
     return (node, other) if is_constant else None
 
 
+def _check_sums(x: Quant, weight: Array, bias: Array) -> None:
+    """The contract's sums are int32: a layer that could leave them stays in float."""
+    w = weight.reshape(len(weight), -1).astype(np.int64)
+    low, high = w * (x.lo - x.zero_point), w * (x.hi - x.zero_point)
+    most = np.maximum(low, high).sum(1) + bias
+    least = np.minimum(low, high).sum(1) + bias
+    if most.max() > 2**31 - 1 or least.min() < -(2**31):
+        raise Refused(
+            f"its sums may reach {max(most.max(), -least.min()):,}, above int32; it stays in float"
+        )
+
+
 def match_conv(node: ir.Node) -> Match:
     """ConvSpec of a Conv, Gemm or MatMul between int8 tensors; Refused says why there is none."""
     x = source(node.inputs[0])
@@ -169,6 +181,7 @@ def match_conv(node: ir.Node) -> Match:
     end = tail(value, node.op_type)
     if np.any(np.abs(total) > 2**31 - 1):
         raise Refused("its bias does not fit in int32")
+    _check_sums(x.quant, weight, total)
 
     w, groups = Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)), 1
     if matrix:

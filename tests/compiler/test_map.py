@@ -572,3 +572,14 @@ def test_a_tensor_of_more_than_two_gibibytes_is_refused() -> None:
     loaded = normalise(load(path, {"unk__259": 1_000_000}))
     with pytest.raises(CompileError, match=r"above the limit 2,147,483,648; fix smaller"):
         map_units(loaded)
+
+
+def test_layer_whose_sums_may_leave_int32_stays_in_float(tmp_path: Path) -> None:
+    b = Builder()
+    x = b.dq(b.input("x", [1, 140_000], np.int8), np.float32(0.1), np.int8(0))
+    w = b.dq(b.constant(np.full((140_000, 2), 127, np.int8)), np.float32(0.1), np.int8(0))
+    y = b.q(b.op("MatMul", x, w, name="mm"), np.float32(1e6), np.int8(0))
+    graph = map_units(normalise(load(b.save(tmp_path / "m.onnx", y), {})))
+    unit = next(u for u in graph.units if "mm" in u.nodes)
+    assert unit.kind == "other"
+    assert "above int32" in unit.refusals["fpga"]

@@ -11,6 +11,7 @@ import golden_graph
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 from qdq import Builder, conv_model, plain_session
 
 from trivet.compiler.errors import CompileError
@@ -190,3 +191,29 @@ def test_weights_that_are_no_numbers(tmp_path: Path, value: float) -> None:
     loaded = normalise(load(b.save(tmp_path / "m.onnx", y, dtype=np.float32), {}))
     with pytest.raises(CompileError, match="have infinite or undefined values"):
         quantise(loaded, {"x": np.ones((4, 8), np.float32)})
+
+
+def test_value_that_is_seen_before_its_relu_keeps_its_negative_part(tmp_path: Path) -> None:
+    b = Builder()
+    rng = np.random.default_rng(4)
+    w = rng.normal(size=(8, 8)).astype(np.float32)
+    seen = b.op("MatMul", b.input("x", [1, 8], np.float32), b.constant(w, "w"), out="seen")
+    model = b.model(b.op("Relu", seen, out="y"), dtype=np.float32)
+    model.graph.output.append(helper.make_tensor_value_info("seen", TensorProto.FLOAT, [1, 8]))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    x = rng.normal(size=(32, 8)).astype(np.float32)
+    graph = map_units(quantise(normalise(load(path, {})), {"x": x}))
+    least = min(golden_graph.run(graph, {"x": x[k : k + 1]})["seen"].min() for k in range(32))
+    assert least < 0.9 * (x @ w).min()
+
+
+def test_clip_with_its_bounds_the_wrong_way_round_stays_float(tmp_path: Path) -> None:
+    b = Builder()
+    w = np.random.default_rng(4).normal(size=(8, 8)).astype(np.float32)
+    y = b.op("MatMul", b.input("x", [1, 8], np.float32), b.constant(w, "w"))
+    low, high = b.constant(np.float32(0.0)), b.constant(np.float32(-0.5))
+    path = b.save(tmp_path / "m.onnx", b.op("Clip", y, low, high, out="y"), dtype=np.float32)
+    x = np.random.default_rng(5).normal(size=(16, 8)).astype(np.float32)
+    graph = map_units(quantise(normalise(load(path, {})), {"x": x}))
+    assert (golden_graph.run(graph, {"x": x[:1]})["y"] == np.float32(-0.5)).all()

@@ -121,8 +121,8 @@ def _gains(node: ir.Node) -> bool:
         return weighted and fixed and plain and x is not None and len(x) == rank
     if is_op(node, "Relu", "Clip"):
         # The quantiser merges it into what is before it, also where the world sees that value.
-        x = node.inputs[0]
-        if x is None or x.is_graph_output() or not _bounds_in_order(node):
+        value = node.inputs[0]
+        if value is None or value.is_graph_output() or not _bounds_in_order(node):
             return False
     if is_op(node, "Add", "Sub"):
         # A constant operand would be rounded to 8 bits for nothing: that Add has no integer form.

@@ -298,7 +298,7 @@ class BundleWriter:
 
         When anything fails, a file that was there before stays as it was.
         """
-        path = Path(path)
+        path = Path(os.path.realpath(path))  # a symbolic link stays one
         if path.exists() and not path.is_file():
             raise BundleError(f"{path}: exists and is no regular file; choose another name")
         manifest = self.manifest()

@@ -141,6 +141,7 @@ def check_target(path: Path) -> None:
 def write_whole(path: Path, data: bytes) -> None:
     """Write to a temporary file beside ``path``, then rename: never half a file."""
     check_target(path)
+    path = Path(os.path.realpath(path))  # a symbolic link stays one
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as e:

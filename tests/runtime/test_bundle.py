@@ -118,6 +118,17 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+def test_symbolic_link_stays_and_its_target_is_written(path: Path, tmp_path: Path) -> None:
+    before = path.read_bytes()
+    link = tmp_path / "latest.trivet"
+    link.symlink_to(path)
+    writer(("onnx",)).write(link)
+    assert link.is_symlink()
+    assert path.read_bytes() != before
+    with Bundle.open(link) as bundle:
+        assert len(bundle.manifest.stages) == 1
+
+
 def test_writing_into_no_folder_names_it(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="cannot be written"):
         writer().write(tmp_path / "none" / "m.trivet")

@@ -1,4 +1,7 @@
-"""The virtual board in this process: the compiled RTL as a byte stream."""
+"""The virtual board in this process: the compiled RTL as a byte stream.
+
+Imports nothing of ours: the board's own process runs this file alone, isolated.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import os
 import select
 import sys
 from pathlib import Path
-
-from trivet.runtime.device import DeviceError
 
 __all__ = ["VirtualBoard"]
 
@@ -87,7 +88,7 @@ def _load(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as e:
-        raise DeviceError(
+        raise OSError(
             f"virtual board: {path} is damaged ({e}); delete it, it is built again"
         ) from e
     handle = ctypes.c_void_p
@@ -132,7 +133,7 @@ def main(arguments: list[str]) -> None:
         board = VirtualBoard(
             Path(library), seed=int(seed), stall_in=float(stall_in), stall_out=float(stall_out)
         )
-    except DeviceError as e:
+    except OSError as e:
         sys.exit(str(e))
     try:
         serve(board, 0, 1)

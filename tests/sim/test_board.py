@@ -169,5 +169,5 @@ def test_stalls_are_probabilities() -> None:
 def test_damaged_library_is_named(tmp_path: Path) -> None:
     library = tmp_path / "board.so"
     library.write_bytes(b"\x7fELF")
-    with pytest.raises(DeviceError, match=r"board\.so is damaged .*; delete it"):
+    with pytest.raises(OSError, match=r"board\.so is damaged .*; delete it"):
         VirtualBoard(library)

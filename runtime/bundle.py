@@ -347,6 +347,8 @@ def _write_archive(file: Any, members: Mapping[str, bytes]) -> None:
 
 
 def _open_archive(path: Path) -> zipfile.ZipFile:
+    if path.exists() and not path.is_file():  # a FIFO would block for ever
+        raise BundleError(f"{path}: is no regular file; give the path of a bundle")
     try:
         with open(path, "rb") as file:
             _check_directory(path, file)

@@ -100,23 +100,35 @@ def build(
     folder = cache_dir() / "boards"
     name = f"{config.lanes}x{config.simd}-{key[:20]}"
     library = folder / f"{name}.so"
-    if library.exists():
+    if _is_whole(library):
         return library
     compiler = _compiler()
     root = verilator_root()
     _make_writable(folder)
     with FileLock(folder / f"{name}.lock"):
-        if library.exists():  # another builder was faster
+        if _is_whole(library):  # another builder was faster
             return library
         for stale in folder.glob(f"{name}.build-*"):
             shutil.rmtree(stale, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f"{name}.build-", dir=folder))
         try:
             built = _build(config, key, work, compiler, root, progress or (lambda *_: None))
+            digest = work / "board.sha256"
+            digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
+            os.replace(digest, library.with_suffix(".sha256"))
             os.replace(built, library)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return library
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether the library has the bytes that were built; a damaged one is built again."""
+    try:
+        wanted = library.with_suffix(".sha256").read_bytes()
+        return hashlib.sha256(library.read_bytes()).hexdigest().encode() == wanted
+    except OSError:
+        return False
 
 
 def _make_writable(folder: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import random
 import zipfile
 from collections.abc import Callable
@@ -418,3 +419,9 @@ def test_closed_bundle(path: Path) -> None:
 def test_unknown_member(path: Path) -> None:
     with Bundle.open(path) as opened, pytest.raises(BundleError, match="has no member 'x'"):
         opened.read("x")
+
+
+def test_a_fifo_is_no_bundle(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BundleError, match="is no regular file; give the path of a bundle"):
+        Bundle.open(tmp_path / "pipe")

@@ -143,3 +143,18 @@ def test_a_failing_tool_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(DeviceError, match=r"broken-g\+\+ failed with exit code 3: .*no such luck"):
         build(TINY)
     assert [p.suffix for p in (tmp_path / "boards").iterdir()] in ([], [".lock"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"who"])
+def test_a_damaged_library_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: bytes
+) -> None:
+    def make(config: object, key: str, work: Path, *rest: object) -> Path:
+        (work / "board.so").write_bytes(b"whole")
+        return work / "board.so"
+
+    monkeypatch.setenv("TRIVET_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(build_module, "_build", make)
+    library = build(TINY)
+    library.write_bytes(damage)
+    assert build(TINY).read_bytes() == b"whole"

@@ -125,8 +125,13 @@ class Rig:
                 raise CompileError(f"--place is {place!r}, must be one of auto, fpga")
             rig = replace(rig, planner=replace(rig.planner, place=place))  # type: ignore[arg-type]
         extra = tuple(pins)
-        for _, device in extra:
+        chosen: dict[str, str] = {}
+        for pattern, device in extra:
             rig.device(device)
+            if chosen.setdefault(pattern, device) != device:
+                raise CompileError(
+                    f"--pin {pattern} is given as {chosen[pattern]} and as {device}; keep one"
+                )
         return replace(rig, pins=extra + rig.pins) if extra else rig
 
     def pinned(self, nodes: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

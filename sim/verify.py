@@ -7,7 +7,9 @@ every quantised tensor as an output, in onnxruntime without optimisation. Both g
 from __future__ import annotations
 
 import os
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,11 @@ __all__ = [
     "verify_program",
 ]
 
+# What numpy and zipfile raise for damaged archives, headers and impossible sizes.
+_UNREADABLE = (
+    OSError, ValueError, AttributeError, EOFError, MemoryError, RuntimeError, SyntaxError,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 Array = npt.NDArray[Any]
 Feed = Mapping[str, Array]
 Progress = Callable[[int, int, str], None]  # done, of, what
@@ -193,7 +200,12 @@ def verify_bundle(
     for info in manifest.stages:
         if info.kind == "program":
             program = bundle.read(info.member)
-            parsed = Program.from_bytes(program)
+            try:
+                parsed = Program.from_bytes(program)
+            except ValueError as e:
+                raise BundleError(
+                    f"{bundle.path}: stage {info.index}: {e}; compile the model again"
+                ) from e
             programs[info.index] = parsed
             device = bundle.plan().stages[info.index].device
             machine = None if rtl is None else rtl(program, device)
@@ -210,7 +222,14 @@ def verify_bundle(
                 cycles[info.index] = machine.counted().cycles
         session = _session(bundle.read(info.fallback or info.member))
         for value in values:
-            found = session.run(info.outputs, {n: value[n] for n in info.inputs})
+            try:
+                found = session.run(info.outputs, {n: value[n] for n in info.inputs})
+            except Exception as e:  # onnxruntime's exceptions have no common public base
+                text = " ".join(str(e).split())[:300]
+                raise BundleError(
+                    f"{bundle.path}: stage {info.index} cannot run ({text}); "
+                    "compile the model again"
+                ) from e
             value.update(zip(info.outputs, found, strict=True))
     compared = different = 0
     for value, expected in zip(values, vectors.expected, strict=False):
@@ -277,11 +296,11 @@ def file_vectors(bundle: Bundle, path: str | os.PathLike[str]) -> Vectors:
     """Items of an ``.npz`` file with an array ``[N, ...]`` for each input; ValueError otherwise."""
     path = Path(path)
     try:
-        if path.is_file() and not zipfile.is_zipfile(path):
+        if path.exists() and not (path.is_file() and zipfile.is_zipfile(path)):
             raise ValueError("it is no .npz file")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as e:
+    except _UNREADABLE as e:
         raise ValueError(
             f"vectors {path}: not a readable .npz of arrays ({e}); write one with numpy.savez"
         ) from e
@@ -290,12 +309,14 @@ def file_vectors(bundle: Bundle, path: str | os.PathLike[str]) -> Vectors:
         shape = port.item_shape()
         if port.name not in arrays:
             raise ValueError(
-                f"vectors {path}: no array for input '{port.name}'; it has {', '.join(arrays)}"
+                f"vectors {path}: no array for input '{port.name}'; it has "
+                f"{', '.join(arrays) or 'none'}; add it"
             )
         array = arrays[port.name]
         if array.dtype != np.dtype(port.dtype):
             raise ValueError(
-                f"vectors {path}: array '{port.name}' is {array.dtype}, must be {port.dtype}"
+                f"vectors {path}: array '{port.name}' is {array.dtype}, must be {port.dtype}; "
+                "convert it"
             )
         if array.shape[1:] == shape:
             columns[port.name] = list(array)
@@ -304,7 +325,7 @@ def file_vectors(bundle: Bundle, path: str | os.PathLike[str]) -> Vectors:
         else:
             raise ValueError(
                 f"vectors {path}: array '{port.name}' has shape {list(array.shape)}, must be "
-                f"[N, {', '.join(str(d) for d in shape[1:])}]"
+                f"[N, {', '.join(str(d) for d in shape[1:])}]; reshape it"
             )
     count = min((len(c) for c in columns.values()), default=0)
     if count == 0:

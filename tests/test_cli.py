@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from trivet import _cli_common, cli
+from trivet.sim import verify
 
 MODEL = str(files("trivet").joinpath("digits.onnx"))
 
@@ -227,7 +229,23 @@ def test_bad_inputs_of_run_and_verify_are_one_line(trivet: Any, bundle: str, fol
     np.savez(folder / "wide.npz", image=np.zeros((2, 1, 8, 9), np.float32))
     (folder / "text.xml").write_text("<a/>")
     np.savez(folder / "pickle.npz", image=np.array([{}], dtype=object), allow_pickle=True)
+    np.save(folder / "one.npy", np.zeros(3))
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (35184372088832,), }"
+    for name, head in (("huge.npz", header), ("broken.npz", b"{'descr': (")):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            head = head.ljust(117) + b"\n"
+            size = len(head).to_bytes(2, "little")
+            archive.writestr("image.npy", b"\x93NUMPY\x01\x00" + size + head)
+    os.mkfifo(folder / "pipe")
+    for name in ("one.npy", "huge.npz", "broken.npz", "pipe"):
+        for arguments in (
+            ("run", bundle, "-i", name, "-o", "q.npz"),
+            ("verify", bundle, "--vectors", name),
+        ):
+            code, _, err = trivet(*arguments)
+            assert (code, err.count("\n")) == (2, 1), (arguments, err)
     for arguments, text in (
+        (("plan", MODEL, "--pin", "conv1=fpga0", "--pin", "conv1=cpu0"), "keep one"),
         (("run", bundle, "-i", "odd.npz", "-o", "q.npz"), "no such array in the file"),
         (("run", bundle, "-i", "wide.npz", "-o", "q.npz", "--device", "fpga0=cpu"), "shape"),
         (("run", bundle, "-i", "gone.npz", "-o", "q.npz"), "does not exist"),
@@ -250,6 +268,15 @@ def test_bad_inputs_of_run_and_verify_are_one_line(trivet: Any, bundle: str, fol
         assert "unsafely" not in err
         assert err.count("\n") == 1
         assert not (folder / "q.npz").exists()
+
+
+def test_a_verify_that_compares_nothing_is_no_success(
+    trivet: Any, bundle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "bundle_vectors", lambda *rest: verify.Vectors((), ()))
+    code, _, err = trivet("verify", bundle)
+    assert code == 2
+    assert "verify compared 0 bytes (0 vectors, " in err
 
 
 def test_an_infeasible_plan_is_printed_and_exits_2(trivet: Any, folder: Path) -> None:

@@ -6,8 +6,10 @@ import json
 import re
 import sys
 import time
+import tokenize
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from trivet.sim.verify import Report
 
 __all__ = ["run_command", "verify_command"]
+
+# What numpy and zipfile raise for damaged archives, headers and impossible sizes.
+_UNREADABLE = (
+    OSError, ValueError, AttributeError, EOFError, MemoryError, RuntimeError, SyntaxError,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 Array = npt.NDArray[Any]
 
@@ -53,14 +61,14 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
 
 def _read_arrays(path: Path) -> dict[str, Array]:
     # numpy takes what is no archive for a pickle, and then advises to load it as one.
-    if path.is_file() and not zipfile.is_zipfile(path):
+    if path.exists() and not (path.is_file() and zipfile.is_zipfile(path)):
         raise Fault(f"input {path}: is no .npz file; write one with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError as e:
         raise Fault(f"input {path}: does not exist; check the path") from e
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as e:
+    except _UNREADABLE as e:
         reason = "it holds Python objects" if "allow_pickle" in str(e) else str(e)
         raise Fault(
             f"input {path}: not a plain .npz of arrays ({reason}); write one with numpy.savez"
@@ -208,6 +216,11 @@ def verify_command(
                     report = verify.verify_bundle(bundle, items, rtl=machines, progress=tell)
             else:
                 report = verify.verify_bundle(bundle, items, progress=tell)
+    if not (report.bytes_compared or report.outputs_compared):
+        raise Fault(
+            f"{path}: verify compared 0 bytes ({report.vectors} vectors, {len(report.layers)} FPGA "
+            "layers); give --vectors N, or compile with --place fpga"
+        )
     if junit is not None:
         write_whole(junit, verify.junit(report))
     if as_json:

@@ -11,7 +11,7 @@ import pytest
 from trivet.compiler.driver import Options, compile_model
 from trivet.compiler.rig import default_rig
 from trivet.hdl.isa import Program
-from trivet.runtime.bundle import Bundle
+from trivet.runtime.bundle import Bundle, BundleError
 from trivet.sim import verify
 
 
@@ -101,3 +101,23 @@ def test_the_junit_report_counts_failures(bundle: Path) -> None:
     suite = ElementTree.fromstring(verify.junit(msgspec.structs.replace(report, layers=layers)))
     assert suite.get("failures") == "1"
     assert "5 of" in str(suite[0][0].get("message"))
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        ("stages/1.trvp", "digits.trivet: stage 1: .*; compile the model again"),
+        ("stages/0.onnx", "digits.trivet: stage 0 cannot run .*; compile the model again"),
+    ],
+)
+def test_a_bad_stage_is_named(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, member: str, text: str
+) -> None:
+    with Bundle.open(bundle) as opened:
+        vectors = verify.bundle_vectors(opened)
+        other = opened.read("stages/1.onnx")
+        read = opened.read
+        bad = other if member.endswith(".onnx") else read(member)[:-9]
+        monkeypatch.setattr(opened, "read", lambda name: bad if name == member else read(name))
+        with pytest.raises(BundleError, match=text):
+            verify.verify_bundle(opened, vectors)

@@ -236,8 +236,8 @@ def test_bad_inputs_of_run_and_verify_are_one_line(trivet: Any, bundle: str, fol
             head = head.ljust(117) + b"\n"
             size = len(head).to_bytes(2, "little")
             archive.writestr("image.npy", b"\x93NUMPY\x01\x00" + size + head)
-    os.mkfifo(folder / "pipe")
-    for name in ("one.npy", "huge.npz", "broken.npz", "pipe"):
+    os.mkfifo(folder / "fifo.npz")
+    for name in ("one.npy", "huge.npz", "broken.npz", "fifo.npz"):
         for arguments in (
             ("run", bundle, "-i", name, "-o", "q.npz"),
             ("verify", bundle, "--vectors", name),
@@ -349,7 +349,7 @@ def test_the_board_takes_options_behind_a_colon(trivet: Any, bundle: str, folder
 
 
 def test_no_special_file_is_written_over(trivet: Any, bundle: str, folder: Path) -> None:
-    os.mkfifo(folder / "pipe")
+    os.mkfifo(folder / "fifo.npz")
     for arguments in (
         ("compile", MODEL, "-o", "pipe", "--calibrate", "samples.npz"),
         ("run", bundle, "-i", "in.npz", "-o", "pipe", "--device", "fpga0=cpu"),

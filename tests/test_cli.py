@@ -349,7 +349,7 @@ def test_the_board_takes_options_behind_a_colon(trivet: Any, bundle: str, folder
 
 
 def test_no_special_file_is_written_over(trivet: Any, bundle: str, folder: Path) -> None:
-    os.mkfifo(folder / "fifo.npz")
+    os.mkfifo(folder / "pipe")
     for arguments in (
         ("compile", MODEL, "-o", "pipe", "--calibrate", "samples.npz"),
         ("run", bundle, "-i", "in.npz", "-o", "pipe", "--device", "fpga0=cpu"),

@@ -3,6 +3,7 @@
 from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from .address import AddressGenerator
 from .config import EngineConfig
@@ -15,8 +16,8 @@ from .writeback import WriteBack
 
 __all__ = ["READ_LATENCY", "Engine", "Space"]
 
-# Cycles from ``read_en`` to ``read_data``: address register and memory.
-READ_LATENCY = 1 + ActivationMemory.LATENCY
+# Cycles from ``read_en`` to ``read_data``.
+READ_LATENCY = ActivationMemory.HOST_LATENCY
 
 
 class Space:
@@ -35,7 +36,13 @@ class Engine(wiring.Component):
 
     A stall-free pipeline of fixed latency: see ``hdl/isa.py`` for what an instruction does and for
     the closed form of the cycles it takes. The host writes memories a byte a cycle and reads
-    activation words; both only while :attr:`busy` is low (they are not arbitrated).
+    activation words. While :attr:`busy`, it may do so in activation memory alone, and waits there
+    for the engine, never the other way round: for a cycle in which the engine does not use that
+    port of that bank, at the latest for the end of the layer that does; what it may touch then is
+    what no layer of the runs at hand does.
+
+    A run may be queued behind the one at hand. It follows without a gap: its first layer starts
+    after the last of the one before as if both were of one run.
 
     Parameters
     ----------
@@ -50,22 +57,28 @@ class Engine(wiring.Component):
         One byte into byte ``write_byte`` (little-endian) of word ``write_addr`` of a
         :class:`Space`. Words: ACT ``word_bytes``, WGHT ``lanes * simd``, PARM
         ``requantisers * 8``, TABL 1, ADDT 8 (int32 Ta, int32 Tb), INST 64 bytes. Back to back
-        every cycle is fine.
+        every cycle is fine as long as ``write_ready``.
+    write_ready : Out(1)
+        The byte is taken in this cycle.
     read_en, read_addr : In
         Read word ``read_addr`` of the activation memory.
+    read_ready : Out(1)
+        The read is done in this cycle.
     read_data : Out(word_bytes * 8)
         That word, :data:`READ_LATENCY` cycles later; one read a cycle.
     start, first, count : In
-        Pulse ``start`` to run ``count`` instructions from ``first`` (0: up to END). Ignored while
-        busy.
+        Pulse ``start`` to run ``count`` instructions from ``first`` (0: up to END); while
+        ``busy``, behind the run at hand. Ignored if there is one waiting already.
     busy, done : Out
         ``busy`` from the cycle after ``start``; ``done`` pulses in the cycle after the last byte is
-        in memory (or an error was found), with ``busy`` low.
+        in memory (or an error was found), with ``busy`` low unless another run followed.
     cycles : Out(32)
-        Cycles from the start pulse to the last byte written; keeps its value until the next start.
+        Cycles from the start pulse to the last byte written; of a run that was queued in time, from
+        the last byte of the run before to its own: the interval of a stream. Set with ``done``,
+        kept until the next.
     error : Out(1)
-        Valid with ``done`` and until the next ``start`` or ``clear``: an invalid instruction, a run
-        past the instruction memory, an ``idle`` too small or an ``early`` too large for the
+        Valid with ``done`` and until the next; a run that waits is dropped then: an invalid
+        instruction, a run past the instruction memory, an ``idle`` too small or an ``early`` too large for the
         pipeline, or a layer that did not finish in its bound.
     layer : Out(16)
         Index of the instruction being run; that of the culprit when ``error`` is set.
@@ -87,8 +100,10 @@ class Engine(wiring.Component):
             "write_addr": In(16),
             "write_byte": In(8),
             "write_data": In(8),
+            "write_ready": Out(1),
             "read_en": In(1),
             "read_addr": In(16),
+            "read_ready": Out(1),
             "read_data": Out(config.word_bytes * 8),
             "start": In(1),
             "first": In(16),
@@ -147,13 +162,16 @@ class Engine(wiring.Component):
         write_addr = Signal(16, reset_less=True)
         write_byte = Signal(8, reset_less=True)
         write_data = Signal(8, reset_less=True)
-        m.d.sync += [
-            write_en.eq(self.write_en),
-            space.eq(self.write_space),
-            write_addr.eq(self.write_addr),
-            write_byte.eq(self.write_byte),
-            write_data.eq(self.write_data),
-        ]
+        is_act = write_en & (space == Space.ACT)
+        m.d.comb += self.write_ready.eq(~is_act | activations.host_write_ready)
+        with m.If(self.write_ready):
+            m.d.sync += [
+                write_en.eq(self.write_en),
+                space.eq(self.write_space),
+                write_addr.eq(self.write_addr),
+                write_byte.eq(self.write_byte),
+                write_data.eq(self.write_data),
+            ]
         targets = {Space.WGHT: weights, Space.PARM: params, Space.INST: sequencer}
         for number, target in targets.items():
             m.d.comb += [
@@ -168,19 +186,20 @@ class Engine(wiring.Component):
             post.write_addr.eq(write_addr),
             post.write_byte.eq(write_byte),
             post.write_data.eq(write_data),
-            writeback.host_en.eq(write_en & (space == Space.ACT)),
-            writeback.host_addr.eq(write_addr),
-            writeback.host_byte.eq(write_byte),
-            writeback.host_data.eq(write_data),
+            activations.host_write_en.eq(is_act),
+            activations.host_write_addr.eq(write_addr),
+            activations.host_write_byte.eq(write_byte),
+            activations.host_write_data.eq(write_data),
         ]
 
-        # Source words. The host reads through the same path; the address generator is idle then.
-        read_en = Signal()
-        read_addr = Signal(16, reset_less=True)
-        m.d.sync += [read_en.eq(self.read_en), read_addr.eq(self.read_addr)]
+        # Source words, and the host's.
         m.d.comb += [
-            activations.read_addr.eq(Mux(read_en, read_addr, address.addr)),
-            self.read_data.eq(activations.read_data),
+            activations.read_en.eq(address.valid),
+            activations.read_addr.eq(address.addr),
+            activations.host_read_en.eq(self.read_en),
+            activations.host_read_addr.eq(self.read_addr),
+            self.read_ready.eq(activations.host_read_ready),
+            self.read_data.eq(activations.host_read_data),
         ]
 
         # A slice and its tags reach the lanes together; the address generator's outputs are one
@@ -198,11 +217,15 @@ class Engine(wiring.Component):
             lanes.pad.eq(delay(m, address.pad, to_lanes, "pad")),
             lanes.blind.eq(delay(m, address.blind, to_lanes, "blind")),
             lanes.first.eq(delay(m, address.first, to_lanes, "first")),
-            lanes.is_lane.eq(layer.op == Op.LANE),
-            lanes.window.eq(layer.window),
-            lanes.x_unsigned.eq(layer.x_unsigned),
-            lanes.acc_max.eq(layer.acc_max),
-            lanes.zp_x.eq(layer.zp_x),
+        ]
+        # The layer's fields keep step with its first slice, which is issued as they change: the
+        # slices ahead of it are still of the layer before.
+        fields = Cat(layer.op == Op.LANE, layer.window, layer.x_unsigned, layer.zp_x)
+        m.d.comb += [
+            Cat(lanes.is_lane, lanes.window, lanes.x_unsigned, lanes.zp_x).eq(
+                delay(m, fields, 1 + to_lanes, "fields")),
+            lanes.acc_max.eq(delay(m, layer.acc_max, 1 + to_lanes + Lanes.SUM_LAG + exact_log2(
+                config.simd), "acc_max")),
         ]
 
         # A pixel's end reaches write-back so that the first beat's parameters meet its sums.

@@ -63,7 +63,7 @@ class Expander(wiring.Component):
         Both stay until ``done``.
     i : :py:`In(stream.Signature(8))`
         Setup, then bytes.
-    write_en, write_addr, write_byte, write_data : Out
+    write_en, write_addr, write_byte, write_data, write_ready
         The engine's write port to its activation memory.
     done : :py:`Out(1)`, refused : :py:`Out(1)`
         The last byte is in its memory; with it, whether the setup was invalid (nothing was
@@ -81,6 +81,7 @@ class Expander(wiring.Component):
             "write_addr": Out(16),
             "write_byte": Out(8),
             "write_data": Out(8),
+            "write_ready": In(1),
             "done": Out(1),
             "refused": Out(1),
         })
@@ -128,7 +129,8 @@ class Expander(wiring.Component):
             is_next_row.eq(setup.phase_y + 1 == setup.stride_h),
         ]
 
-        m.d.sync += self.write_en.eq(0)
+        with m.If(self.write_ready):
+            m.d.sync += self.write_en.eq(0)
         with m.FSM():
             with m.State("IDLE"):
                 m.d.sync += [
@@ -160,9 +162,10 @@ class Expander(wiring.Component):
                 m.next = "BYTE"
             with m.State("BYTE"):
                 with m.If(left == 0):
-                    # The last write was registered and is being done.
-                    m.d.comb += self.done.eq(1)
-                    m.next = "IDLE"
+                    # The last write was registered here, and then in the engine.
+                    with m.If(~self.write_en & self.write_ready):
+                        m.d.comb += self.done.eq(1)
+                        m.next = "IDLE"
                 with m.Else():
                     m.d.comb += self.i.ready.eq(1)
                     m.d.sync += [
@@ -181,7 +184,7 @@ class Expander(wiring.Component):
                         m.d.sync += step.eq(setup.step_column)
                     with m.If(self.i.valid):
                         m.next = "WINDOW"
-            with m.State("WINDOW"):
+            with m.State("WINDOW"), m.If(~self.write_en | self.write_ready):
                 m.d.sync += [
                     self.write_en.eq(is_window & is_inside),
                     self.write_addr.eq(place[byte_bits:]),

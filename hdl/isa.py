@@ -68,7 +68,7 @@ FIELDS: tuple[Field, ...] = (
     Field("x_unsigned", 1, False, "source bytes are uint8"),
     Field("has_add", 1, False, "add the skip tensor through addend tables after requantising"),
     Field("has_table", 1, False, "map the result through a 256-entry table, last of all"),
-    Field("early", 4, False, "start so many cycles before the layer before has written its last"),
+    Field("early", 5, False, "start so many cycles before the layer before has written its last"),
     Field("window", 1, False, "LANE takes the three taps of a kernel row at once (3 x 3 kernels)"),
     Field("prime", 2, False, "columns that begin a row without a result: window: 2 - pad_left"),
     Field("src", 16, False, "word address of the source tensor"),

@@ -66,6 +66,7 @@ class Lanes(wiring.Component):
     """
 
     WEIGHT_LAG = 1
+    SUM_LAG = 3  # from a slice to its products, without the adder tree
 
     def __init__(self, config):
         self.config = config
@@ -97,8 +98,8 @@ class Lanes(wiring.Component):
 
         # Tags: `load` with a pixel's first slice at the adder tree's root, `done` one later with
         # its last slice in the accumulator.
-        load = delay(m, self.first, 3 + levels, "first")
-        done = delay(m, self.last, 4 + levels, "last")
+        load = delay(m, self.first, self.SUM_LAG + levels, "first")
+        done = delay(m, self.last, self.SUM_LAG + 1 + levels, "last")
 
         accumulators = []
         for lane in range(config.lanes):

@@ -136,7 +136,7 @@ class Loader(wiring.Component):
         Pulse; ``area`` stays until ``done``.
     i : :py:`In(stream.Signature(8))`
         ``area.count`` bytes.
-    write_en, write_space, write_addr, write_byte, write_data : Out
+    write_en, write_space, write_addr, write_byte, write_data, write_ready
         The engine's write port.
     done : :py:`Out(1)`
         The last byte is in its memory.
@@ -154,6 +154,7 @@ class Loader(wiring.Component):
                 "write_addr": Out(16),
                 "write_byte": Out(8),
                 "write_data": Out(8),
+                "write_ready": In(1),
                 "done": Out(1),
             }
         )
@@ -172,7 +173,8 @@ class Loader(wiring.Component):
         address = Signal(16)
         byte = Signal(8)
 
-        m.d.sync += self.write_en.eq(0)
+        with m.If(self.write_ready):
+            m.d.sync += self.write_en.eq(0)
         with m.FSM():
             with m.State("IDLE"):
                 m.d.sync += [
@@ -185,9 +187,9 @@ class Loader(wiring.Component):
                     m.next = "WRITE"
             with m.State("WRITE"):
                 with m.If(left == 0):
-                    # The last write is registered here and done a cycle later.
+                    # The last write is registered here, and then in the engine.
                     m.next = "SETTLE"
-                with m.Else():
+                with m.Elif(~self.write_en | self.write_ready):
                     m.d.comb += self.i.ready.eq(1)
                     with m.If(self.i.valid):
                         m.d.sync += [
@@ -208,8 +210,9 @@ class Loader(wiring.Component):
                                 byte.eq(0),
                             ]
             with m.State("SETTLE"):
-                m.d.comb += self.done.eq(1)
-                m.next = "IDLE"
+                with m.If(~self.write_en & self.write_ready):
+                    m.d.comb += self.done.eq(1)
+                    m.next = "IDLE"
 
         return m
 
@@ -222,13 +225,13 @@ class Peeker(wiring.Component):
     config : EngineConfig
         Gives the word's width.
     latency : :class:`int`
-        Cycles from ``read_en`` to ``read_data``.
+        Cycles from ``read_en & read_ready`` to ``read_data``.
 
     Members
     -------
     start : :py:`In(1)`, area : :py:`In(Area)`
         Pulse; ``area`` stays until the last byte was taken.
-    read_en, read_addr, read_data
+    read_en, read_addr, read_ready, read_data
         The engine's read port.
     o : :py:`Out(stream.Signature(8))`
         ``area.count`` bytes.
@@ -243,6 +246,7 @@ class Peeker(wiring.Component):
                 "area": In(Area),
                 "read_en": Out(1),
                 "read_addr": Out(16),
+                "read_ready": In(1),
                 "read_data": In(8 * config.word_bytes),
                 "o": Out(stream.Signature(8)),
             }
@@ -271,7 +275,8 @@ class Peeker(wiring.Component):
             with m.State("READ"):
                 m.d.comb += self.read_en.eq(1)
                 m.d.sync += wait.eq(1)
-                m.next = "WAIT"
+                with m.If(self.read_ready):
+                    m.next = "WAIT"
             with m.State("WAIT"):
                 m.d.sync += wait.eq(wait + 1)
                 with m.If(wait == self.latency):

@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from .config import EngineConfig
-from .isa import Instruction, Op
+from .isa import Instruction, Op, drain_cycles
 
 __all__ = ["EARLY_MAX", "early_start", "with_early_starts"]
 
-# What the field holds; up to there the lanes are through with the layer before, however small the
-# engine.
-EARLY_MAX = 15
+# What the field holds.
+EARLY_MAX = 31
+# Cycles from the last slice of a layer to the first of the next, at the least: the address generator
+# takes the instruction, its loops are set.
+_TURN_AROUND = 3
 
 # The last skip read of a layer comes so many cycles before its last write, and would win against a
 # read of the next layer in the same bank.
@@ -71,7 +73,7 @@ def early_start(config: EngineConfig, before: Instruction, after: Instruction) -
     touch. Besides, the first pixel of ``after`` must not be complete before ``before`` is done
     (write-back serves one layer at a time): e < its slices.
     """
-    early = min(EARLY_MAX, _first_pixel(after) - 1)
+    early = min(EARLY_MAX, drain_cycles(config, before) - _TURN_AROUND, _first_pixel(after) - 1)
     if before.has_add:
         early = min(early, _SKIP_AHEAD)
     reads = _first_reads(config, after, early)

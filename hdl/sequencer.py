@@ -33,6 +33,10 @@ class Sequencer(wiring.Component):
 
     If the instruction says so (``early``), it starts some cycles before.
 
+    A run started while another is at hand waits in a slot. When the fetch meets the end of the run
+    at hand, it goes on with the first instruction of the one that waits, which so starts like any
+    layer after a layer; ``done`` is reported for the first run when its last layer has finished.
+
     ``armed`` says that ``instruction`` is a layer ready to start (the address generator loads its
     loops as long as it is); ``go`` starts it. ``layer`` is a copy for the lanes that stays until
     the layer after it starts, ``tail`` one for all behind them that stays until its last byte is
@@ -113,16 +117,36 @@ class Sequencer(wiring.Component):
         busy = Signal()
         done = Signal()
         error = Signal()
+        elapsed_run = Signal(32)
         cycles = Signal(32)
         m.d.comb += [
             self.busy.eq(busy), self.done.eq(done), self.error.eq(error), self.cycles.eq(cycles),
         ]
-        begin_run = Signal()
-        m.d.comb += begin_run.eq(self.start & ~busy & ~self.clear)
+
+        # The run that waits, and the one that begins: that, or the one just asked for.
+        waits = Signal()
+        waiting_first = Signal(16, reset_less=True)
+        waiting_count = Signal(16, reset_less=True)
+        begin_run = Signal()  # at rest
+        chain = Signal()      # behind the run at hand: its end was met
+        run_first = Signal(16)
+        run_count = Signal(16)
+        m.d.comb += [
+            begin_run.eq((self.start | waits) & ~busy & ~self.clear),
+            run_first.eq(Mux(waits, waiting_first, self.first)),
+            run_count.eq(Mux(waits, waiting_count, self.count)),
+        ]
+        with m.If(self.start & busy & ~waits):
+            m.d.sync += [
+                waits.eq(1), waiting_first.eq(self.first), waiting_count.eq(self.count),
+            ]
+        with m.If(begin_run | chain):
+            m.d.sync += waits.eq(0)
 
         # The instruction to come: `following` from memory, `instruction` in the address generator.
         take = Signal()
-        following, is_valid, is_beyond = self._fetch(m, begin_run, take)
+        following, is_valid, is_beyond, index_following = self._fetch(
+            m, begin_run | chain, run_first, take)
         instruction = Signal(instruction_layout(), reset_less=True)
         index = Signal(16, reset_less=True)
         m.d.comb += self.instruction.eq(instruction)
@@ -142,7 +166,31 @@ class Sequencer(wiring.Component):
             self.go.eq(self.armed & free),
         ]
         loading = Signal()  # the address generator has no more use for `instruction`
-        m.d.comb += take.eq(loading & is_valid & ~exhausted)
+
+        # The next run's instructions pass the same stations: `following` is of the next run,
+        # `instruction` (and `layer`, once it started) is. The run at hand is over when no layer of
+        # it is left: neither to be issued nor on its way.
+        owed = Signal()  # the end of the run at hand has not been reported, though the next is here
+        is_fresh = Signal()
+        has_taken = Signal()
+        has_begun = Signal()
+        is_over = Signal()
+        overlapping = Signal()
+        m.d.comb += [
+            is_over.eq(owed & ((is_fresh & loading) | has_taken)
+                       & ~Mux(has_begun, overlapping, active)),
+            # Its end: waiting for its last layer, or counted, or in `following`.
+            chain.eq(busy & waits & ~owed & Mux(held & is_end, active, exhausted | (
+                is_valid & (following.op == Op.END) & ~is_beyond))),
+        ]
+        with m.If(is_over):
+            m.d.sync += [owed.eq(0), has_taken.eq(0), has_begun.eq(0)]
+        with m.If(take & is_fresh):
+            m.d.sync += [is_fresh.eq(0), has_taken.eq(owed & ~is_over)]
+        with m.If(self.go & has_taken & ~is_over):
+            m.d.sync += has_begun.eq(1)
+
+        m.d.comb += take.eq(loading & is_valid & ~exhausted & ~chain)
         with m.If(take):
             m.d.sync += [
                 instruction.eq(following),
@@ -151,9 +199,9 @@ class Sequencer(wiring.Component):
                 held.eq(1),
                 loading.eq(0),
                 left.eq(left - 1),
-                index.eq(index + 1),
+                index.eq(index_following),
             ]
-        with m.Elif(loading & exhausted):
+        with m.Elif(loading & exhausted & ~chain):
             m.d.sync += [is_end.eq(1), is_invalid.eq(0), held.eq(1), loading.eq(0)]
         with m.If(self.go):
             m.d.sync += held.eq(0)
@@ -164,7 +212,6 @@ class Sequencer(wiring.Component):
         tail = Signal(instruction_layout(), reset_less=True)
         begun_index = Signal(16, reset_less=True)
         layer_index = Signal(16)
-        overlapping = Signal()
         waiting = Signal()  # `layer` has not become `tail` yet
         begin = Signal()
         m.d.comb += [
@@ -195,26 +242,34 @@ class Sequencer(wiring.Component):
             m.d.sync += layer_index.eq(begun_index)
         m.d.sync += done.eq(0)
         with m.If(busy):
-            m.d.sync += cycles.eq(cycles + 1)
-        with m.If(busy & (fault | (held & is_end & ~active))):
-            m.d.sync += [busy.eq(0), done.eq(1), error.eq(fault)]
+            m.d.sync += elapsed_run.eq(elapsed_run + 1)
+        with m.If(busy & (fault | (held & is_end & ~active & ~owed))):
+            m.d.sync += [busy.eq(0), done.eq(1), error.eq(fault), cycles.eq(elapsed_run + 1)]
+        with m.Elif(is_over):
+            m.d.sync += [done.eq(1), error.eq(0), cycles.eq(elapsed_run + 1), elapsed_run.eq(0)]
         m.d.comb += self.flush.eq(self.clear | fault)
         with m.If(self.flush):
             m.d.sync += [
                 held.eq(0), active.eq(0), overlapping.eq(0), waiting.eq(0), loading.eq(0),
-                begin.eq(0),
+                begin.eq(0), waits.eq(0), owed.eq(0), is_fresh.eq(0), has_taken.eq(0),
+                has_begun.eq(0),
             ]
+        with m.Elif(chain):
+            m.d.sync += [owed.eq(1), is_fresh.eq(1)]
+            with m.If(held & is_end):
+                m.d.sync += [held.eq(0), loading.eq(1)]
         with m.If(begin_run):
-            m.d.sync += [
-                busy.eq(1), error.eq(0), cycles.eq(0), held.eq(0), loading.eq(1),
-                bounded.eq(self.count != 0), left.eq(self.count), index.eq(self.first - 1),
-            ]
+            m.d.sync += [busy.eq(1), error.eq(0), elapsed_run.eq(0), held.eq(0), loading.eq(1)]
+        with m.If(begin_run | chain):
+            m.d.sync += [bounded.eq(run_count != 0), left.eq(run_count)]
         with m.If(self.clear):
-            m.d.sync += [busy.eq(0), done.eq(0), error.eq(0), cycles.eq(0), fault.eq(0)]
+            m.d.sync += [
+                busy.eq(0), done.eq(0), error.eq(0), cycles.eq(0), fault.eq(0),
+            ]
         return m
 
-    def _fetch(self, m, begin_run, take):
-        """Instruction after instruction from ``first``: value, valid, beyond the memory."""
+    def _fetch(self, m, begin_run, first, take):
+        """Instruction after instruction from ``first``: value, valid, beyond the memory, index."""
         config = self.config
         code = ByteMemory(_FETCH_BYTES, config.instructions * _FETCHES)
         m.submodules.instruction_memory = code
@@ -258,10 +313,10 @@ class Sequencer(wiring.Component):
             ]
         with m.If(begin_run):
             m.d.sync += [
-                valid.eq(0), asking.eq(1), piece.eq(0), where.eq(self.first),
-                beyond.eq(self.first >= config.instructions), arriving.eq(0), complete.eq(0),
+                valid.eq(0), asking.eq(1), piece.eq(0), where.eq(first),
+                beyond.eq(first >= config.instructions), arriving.eq(0), complete.eq(0),
             ]
-        return value, valid, beyond
+        return value, valid, beyond, where
 
     def _invalid(self, instruction):
         """No operation of this engine, or a loop that would run 2^n times."""

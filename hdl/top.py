@@ -16,7 +16,7 @@ TO_ENGINE = (
     "write_en", "write_space", "write_addr", "write_byte", "write_data", "read_en", "read_addr",
     "start", "first", "count", "counter_addr", "clear",
 )
-FROM_ENGINE = ("read_data", "done", "cycles", "error", "layer", "counter_data")
+FROM_ENGINE = ("write_ready", "read_ready", "read_data", "done", "cycles", "error", "layer", "counter_data")
 
 
 class Top(wiring.Component):

@@ -49,8 +49,6 @@ class WriteBack(wiring.Component):
         Bytes that leave Post.
     write_en, write_addr, write_data : Out
         Write port of the activation memory, registered.
-    host_en, host_addr, host_byte, host_data : In
-        The host's write of one byte through the same register; engine idle.
     finish : Out(1)
         The layer's last bytes leave Post: they are written in the next cycle.
     overrun : Out(1)
@@ -84,10 +82,6 @@ class WriteBack(wiring.Component):
             "write_en": Out(width),
             "write_addr": Out(16),
             "write_data": Out(width * 8),
-            "host_en": In(1),
-            "host_addr": In(16),
-            "host_byte": In(8),
-            "host_data": In(8),
             "finish": Out(1),
             "overrun": Out(1),
         })
@@ -157,12 +151,6 @@ class WriteBack(wiring.Component):
             write_addr.eq(self.dst + out.offset),
             write_data.eq(self.post_bytes.replicate(groups)),
         ]
-        with m.If(self.host_en):
-            m.d.sync += [
-                write_en.eq(1 << self.host_byte),
-                write_addr.eq(self.host_addr),
-                write_data.eq(self.host_data.replicate(config.word_bytes)),
-            ]
         m.d.comb += [
             self.write_en.eq(write_en),
             self.write_addr.eq(write_addr),

@@ -3,7 +3,7 @@
 import enum
 
 from amaranth import *
-from amaranth.lib import memory, stream, wiring
+from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from trivet.hdl.expand import SETUP_BYTES, Expander
@@ -17,6 +17,8 @@ BOARD_BYTES = 16
 COUNTERS_MAX = 64  # instructions whose counters fit one frame
 COUNTER_BYTES = 12
 LOAD_HEADER_BYTES = 8
+RUNS = 2  # accepted and not answered; HELLO tells it
+ACT_SPACE = 0
 EXPAND_SPACE = 6  # in LOAD: activation memory by way of the expander
 ARGUMENT_BYTES = 10  # the longest fixed part of a payload (PEEK's)
 
@@ -28,6 +30,12 @@ class Status(enum.IntEnum):
     ABORTED = 1  # by RESET
 
 
+# A run as its answer needs it.
+Run = data.StructLayout({
+    "seq": 16, "stream": 8, "ticket": 32, "cycles": 32, "aborted": 1, "fault": 1, "layer": 16,
+})
+
+
 class Fault(enum.IntEnum):
     """What stopped the engine, in ERROR."""
 
@@ -37,12 +45,15 @@ class Fault(enum.IntEnum):
 class Controller(wiring.Component):
     """Takes requests, drives the engine, answers.
 
-    One request is worked on at a time. While the engine runs, HELLO and RESET are served and every
-    other request is refused as BUSY. RESET stops a run: RUN is answered with ``Status.ABORTED``,
-    then RESET with ACK. A request that is refused changes nothing; only an expanded LOAD whose
-    setup leads out of the memory has written what lies inside. RUN repeated with the sequence
-    number and ticket of the last one that ended is not run again (it may have overwritten its own
-    inputs): the answer is given once more.
+    One request is worked on at a time. While the engine runs, only what would change a run is
+    refused as BUSY: a LOAD into other than activation memory, and a third RUN; a second one waits
+    for the first and follows without a gap. It is the host's duty to touch no tensor of a run that
+    is not answered. Runs are answered in their order. RESET stops all: RUN is answered with
+    ``Status.ABORTED``, then RESET with ACK; so is a RUN behind one that failed. A request that is
+    refused changes nothing; only an expanded LOAD whose setup leads out of the memory has written
+    what lies inside. RUN repeated with the sequence number and ticket of one of the last two, when
+    that has ended, is not run again (it may have overwritten its own inputs): the answer is given
+    once more.
 
     Parameters
     ----------
@@ -85,7 +96,7 @@ class Controller(wiring.Component):
             + bytes.fromhex(config.sha256)
             + name.ljust(BOARD_BYTES, b"\0")
             + config.isa.to_bytes(2, "little")
-            + bytes([1, 1])
+            + bytes([1, RUNS])
         )
         super().__init__(
             {
@@ -100,8 +111,10 @@ class Controller(wiring.Component):
                 "write_addr": Out(16),
                 "write_byte": Out(8),
                 "write_data": Out(8),
+                "write_ready": In(1),
                 "read_en": Out(1),
                 "read_addr": Out(16),
+                "read_ready": In(1),
                 "read_data": In(8 * config.word_bytes),
                 "start": Out(1),
                 "first": Out(16),
@@ -135,19 +148,21 @@ class Controller(wiring.Component):
         missing = Signal(range(ARGUMENT_BYTES + 1))
         is_exact = Signal()  # nothing may follow that part
         is_known = Signal()
-        while_running = Signal()  # the request may be served during a run
 
-        # The run under way, or the last one that ended.
-        running = Signal()
-        ended = Signal()  # its answer is due
-        answered = Signal()  # its answer can be given again
-        ticket = Signal(32)
-        run_seq = Signal(16)
-        run_stream = Signal(8)
-        status = Signal(8)
-        cycles = Signal(32)
-        fault = Signal()
-        layer = Signal(16)
+        # The two runs last asked for; bit k of the flags is about run k.
+        runs = Array(Signal(Run, name=f"run{k}") for k in range(RUNS))
+        running = Signal(RUNS)  # under way, or waiting for that
+        ended = Signal(RUNS)  # its answer is due
+        answered = Signal(RUNS)  # its answer can be given again
+        turn = Signal()  # the older of the two, whose place the next one takes
+        under_way = Signal()
+        due = Signal()  # whose answer is next
+        shown = Signal()  # which one is being answered
+        repeated = Signal()  # the one that the request at hand asks for again
+        m.d.comb += [
+            under_way.eq(Mux(running.all(), turn, running[1])),
+            due.eq(Mux(ended.all(), turn, ended[1])),
+        ]
 
         # The answer being sent.
         reply_type = Signal(8)
@@ -181,32 +196,34 @@ class Controller(wiring.Component):
             expander.i.payload.eq(self.payload.payload),
             self.read_en.eq(peeker.read_en),
             self.read_addr.eq(peeker.read_addr),
+            peeker.read_ready.eq(self.read_ready),
             peeker.read_data.eq(self.read_data),
+            loader.write_ready.eq(self.write_ready),
+            expander.write_ready.eq(self.write_ready),
             self.counter_addr.eq(counter_index),
             greeting_port.addr.eq(greeting_index),
             self.first.eq(run[32:48]),
             self.count.eq(run[48:64]),
             self.header.payload.type.eq(reply_type),
-            self.header.payload.stream.eq(Mux(is_request, self.frame.stream, run_stream)),
-            self.header.payload.seq.eq(Mux(is_request, self.frame.seq, run_seq)),
+            self.header.payload.stream.eq(Mux(is_request, self.frame.stream, runs[shown].stream)),
+            self.header.payload.seq.eq(Mux(is_request, self.frame.seq, runs[shown].seq)),
             self.header.payload.length.eq(length),
         ]
 
         with m.Switch(self.frame.type):
-            for kind, size, exact, always in (
-                (Type.HELLO, 0, 1, 1),
-                (Type.RESET, 0, 1, 1),
-                (Type.LOAD, LOAD_HEADER_BYTES, 0, 0),
-                (Type.RUN, 8, 1, 0),
-                (Type.COUNTERS, 4, 1, 0),
-                (Type.PEEK, 10, 1, 0),
+            for kind, size, exact in (
+                (Type.HELLO, 0, 1),
+                (Type.RESET, 0, 1),
+                (Type.LOAD, LOAD_HEADER_BYTES, 0),
+                (Type.RUN, 8, 1),
+                (Type.COUNTERS, 4, 1),
+                (Type.PEEK, 10, 1),
             ):
                 with m.Case(kind):
                     m.d.comb += [
                         is_known.eq(1),
                         expected.eq(size),
                         is_exact.eq(exact),
-                        while_running.eq(always),
                     ]
 
         def answer(kind, size=0, value=0, to_request=1):
@@ -224,23 +241,41 @@ class Controller(wiring.Component):
         def refuse(reason):
             answer(Type.NAK, 1, reason)
 
-        def report_run(to_request):
+        def report_run(k, to_request):
             """Answer RUN out of what is kept of it."""
-            with m.If(fault):
-                answer(Type.ERROR, 3, Cat(C(Fault.ENGINE, 8), layer), to_request)
+            run = runs[k]
+            m.d.sync += shown.eq(k)
+            with m.If(run.fault):
+                answer(Type.ERROR, 3, Cat(C(Fault.ENGINE, 8), run.layer), to_request)
             with m.Else():
-                answer(Type.DONE, 12, Cat(ticket, status, C(0, 24), cycles), to_request)
+                values = Cat(run.ticket, run.aborted, C(0, 31), run.cycles)
+                answer(Type.DONE, 12, values, to_request)
+
+        def abort(k):
+            m.d.sync += [
+                runs[k].aborted.eq(1),
+                runs[k].cycles.eq(0),
+                runs[k].fault.eq(0),
+            ]
+
+        def matches(k):
+            """RUN at hand repeats run ``k``."""
+            return ((runs[k].seq == self.frame.seq) & (runs[k].stream == self.frame.stream)
+                    & (runs[k].ticket == run[0:32]))
+
+        known = answered | running | ended
+        m.d.comb += repeated.eq(matches(1) & known[1])
 
         with m.FSM():
             with m.State("IDLE"):
                 m.d.sync += missing.eq(expected)
-                m.d.comb += self.idle.eq(~self.valid & ~running & ~ended)
-                with m.If(ended):
+                m.d.comb += self.idle.eq(~self.valid & ~running.any() & ~ended.any())
+                with m.If(ended.any()):
                     m.d.sync += [
-                        ended.eq(0),
-                        answered.eq(1),
+                        ended.bit_select(due, 1).eq(0),
+                        answered.bit_select(due, 1).eq(1),
                     ]
-                    report_run(to_request=0)
+                    report_run(due, to_request=0)
                 with m.Elif(self.valid):
                     with m.If(self.frame.nak != 0):
                         refuse(self.frame.nak)
@@ -251,8 +286,6 @@ class Controller(wiring.Component):
                         | (is_exact & (self.frame.length != expected))
                     ):
                         refuse(Nak.LENGTH)
-                    with m.Elif(running & ~while_running):
-                        refuse(Nak.BUSY)
                     with m.Elif(expected != 0):
                         m.next = "ARGUMENTS"
                     with m.Else():
@@ -284,15 +317,15 @@ class Controller(wiring.Component):
                         ]
                     with m.Case(Type.RESET):
                         m.d.comb += self.clear.eq(1)
-                        with m.If(running):
-                            # First the run's answer, then this request is looked at again.
+                        with m.If(running.any()):
+                            # First the runs' answers, then this request is looked at again.
                             m.d.sync += [
                                 running.eq(0),
-                                ended.eq(1),
-                                status.eq(Status.ABORTED),
-                                cycles.eq(0),
-                                fault.eq(0),
+                                ended.eq(ended | running),
                             ]
+                            for k in range(RUNS):
+                                with m.If(running[k]):
+                                    abort(k)
                             m.next = "IDLE"
                         with m.Else():
                             m.d.sync += [
@@ -301,7 +334,11 @@ class Controller(wiring.Component):
                             ]
                             answer(Type.ACK)
                     with m.Case(Type.LOAD):
-                        with m.If(load[0:8] != EXPAND_SPACE):
+                        with m.If(
+                            running.any() & (load[0:8] != ACT_SPACE) & (load[0:8] != EXPAND_SPACE)
+                        ):
+                            refuse(Nak.BUSY)
+                        with m.Elif(load[0:8] != EXPAND_SPACE):
                             m.next = "EXTENT"
                         with m.Elif(self.frame.length < LOAD_HEADER_BYTES + SETUP_BYTES):
                             refuse(Nak.LENGTH)
@@ -319,26 +356,28 @@ class Controller(wiring.Component):
                         with m.Else():
                             m.next = "EXTENT"
                     with m.Case(Type.RUN):
-                        with m.If(
-                            answered
-                            & (run_seq == self.frame.seq)
-                            & (run_stream == self.frame.stream)
-                            & (ticket == run[0:32])
-                        ):
-                            report_run(to_request=1)
+                        with m.If(known.bit_select(repeated, 1)
+                                  & Mux(repeated, matches(1), matches(0))):
+                            with m.If(answered.bit_select(repeated, 1)):
+                                report_run(repeated, to_request=1)
+                            with m.Else():
+                                refuse(Nak.BUSY)
                         with m.Elif(run[32:48] >= self.config.instructions):
                             refuse(Nak.RANGE)
+                        with m.Elif((running | ended).bit_select(turn, 1)):
+                            refuse(Nak.BUSY)
                         with m.Else():
                             m.d.comb += [
                                 self.start.eq(1),
                                 self.release.eq(1),
                             ]
                             m.d.sync += [
-                                running.eq(1),
-                                answered.eq(0),
-                                run_seq.eq(self.frame.seq),
-                                run_stream.eq(self.frame.stream),
-                                ticket.eq(run[0:32]),
+                                turn.eq(~turn),
+                                running.bit_select(turn, 1).eq(1),
+                                answered.bit_select(turn, 1).eq(0),
+                                runs[turn].seq.eq(self.frame.seq),
+                                runs[turn].stream.eq(self.frame.stream),
+                                runs[turn].ticket.eq(run[0:32]),
                             ]
                             m.next = "IDLE"
                     with m.Case(Type.COUNTERS):
@@ -440,14 +479,20 @@ class Controller(wiring.Component):
                 m.next = "BODY"
 
         # After the machine above: a run that ends in the cycle of a RESET has ended well.
-        with m.If(running & self.done):
+        with m.If(running.any() & self.done):
             m.d.sync += [
-                running.eq(0),
-                ended.eq(1),
-                status.eq(Status.OK),
-                cycles.eq(self.cycles),
-                fault.eq(self.error),
-                layer.eq(self.layer),
+                running.bit_select(under_way, 1).eq(0),
+                ended.bit_select(under_way, 1).eq(1),
+                runs[under_way].aborted.eq(0),
+                runs[under_way].cycles.eq(self.cycles),
+                runs[under_way].fault.eq(self.error),
+                runs[under_way].layer.eq(self.layer),
             ]
+            with m.If(self.error & running.all()):
+                # The engine dropped what waited.
+                m.d.sync += [running.eq(0), ended.eq(ended | running)]
+                for k in range(RUNS):
+                    with m.If(under_way != k):
+                        abort(k)
 
         return m

@@ -47,6 +47,7 @@ def write(requests, config=CONFIG, stall=0.0, seed=0):
     outputs = (dut.write_en, dut.write_addr, dut.write_byte, dut.write_data, dut.done, dut.refused)
 
     async def serve(ctx):
+        ctx.set(dut.write_ready, 1)
         for payload in requests:
             body = list(payload[HEADER:])
             ctx.set(dut.address, int.from_bytes(payload[4:8], "little"))

@@ -67,6 +67,7 @@ def test_loader_writes_bytes_in_order(space, run):
     written = []
 
     async def watch(ctx):
+        ctx.set(dut.write_ready, 1)
         ctx.set(dut.area, {"space": space, "address": 7, "run": run, "count": len(text)})
         ctx.set(dut.start, 1)
         await ctx.tick()
@@ -104,6 +105,7 @@ def test_peeker_waits_for_the_memory(latency):
             ctx.set(dut.read_data, answers[1])
 
     async def start(ctx):
+        ctx.set(dut.read_ready, 1)
         ctx.set(dut.area, {"space": 0, "address": 4, "run": 6, "count": 20})
         ctx.set(dut.start, 1)
         await ctx.tick()

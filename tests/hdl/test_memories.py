@@ -82,6 +82,7 @@ def test_activation_reads_in_different_banks_do_not_disturb_each_other():
                 ctx.set(dut.write_data, int.from_bytes(word.tobytes(), "little"))
                 await ctx.tick()
         ctx.set(dut.write_en, 0)
+        ctx.set(dut.read_en, 1)
         for k in range(cycles + 6):
             got.append((ctx.get(dut.read_data), ctx.get(dut.skip_data)))
             # The main read of a cycle meets the skip read asked for one cycle earlier.

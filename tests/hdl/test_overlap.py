@@ -6,7 +6,7 @@ import pytest
 
 from trivet.hdl.config import DEFAULT, EngineConfig
 from trivet.hdl.isa import Instruction, Op, drain_cycles, predicted_total
-from trivet.hdl.overlap import EARLY_MAX, early_start, with_early_starts
+from trivet.hdl.overlap import early_start, with_early_starts
 
 DENSE = Instruction(src=0, dst=100, c_slices=16, blocks=8, pixel_words=8, out_pixel_words=8)
 NEXT = replace(DENSE, src=100, dst=0)
@@ -26,7 +26,10 @@ def test_dense_layers_of_the_default_engine_overlap_by_fourteen_cycles():
 
 @pytest.mark.parametrize(("before", "after", "early"), [
     # Nothing in common: the field's limit, or all but one slice of the first pixel.
-    ({}, {"src": 300}, EARLY_MAX),
+    ({}, {"src": 300}, 15),
+    # The next instruction has its way, too: 3 cycles of the drain.
+    ({}, {"src": 300, "c_slices": 40}, 25),
+    ({"has_add": 0, "has_table": 1}, {"src": 300, "c_slices": 40}, 27),
     ({}, {"src": 300, "c_slices": 4}, 3),
     ({}, {"src": 300, "c_slices": 1}, 0),
     # A single word, and it is the last written.

@@ -7,7 +7,7 @@ overlap; a layer never writes where it reads; source and skip tensor of a layer 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from trivet.hdl.config import EngineConfig
@@ -37,6 +37,7 @@ class Block:
     words: int
     first: int
     last: int
+    high: bool = False  # as far up as it can lie
 
     def meets(self, other: Block) -> bool:
         """Whether both live at one time; the step that ends one and starts the other counts."""
@@ -50,15 +51,27 @@ def allocate(
     outputs: Sequence[str],
     config: EngineConfig,
     kept: Collection[str] = (),
+    twins: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
     """Word address of every tensor in ``sizes``; the same arguments give the same answer.
 
-    Nothing else ever lies where the inputs in ``kept`` do.
+    Nothing else ever lies where the inputs in ``kept`` do, nor where those in ``twins`` do: inputs
+    and outputs, each with the name of its second place, which it has in every other run. Outputs
+    lie as high as can be then: what the host reads while layers run should be in no bank that they
+    read from.
     First fit over several orders: largest first, longest-lived first, in order of use, and then
     shuffles with a fixed seed. CompileError names the layer with the largest need.
     """
+    twins = twins or {}
     blocks = _lives(steps, sizes, inputs, (*outputs, *kept))
+    ports = {*twins, *twins.values()}
+    high = {name for output in outputs if output in twins for name in (output, twins[output])}
+    blocks = [
+        Block(b.name, b.words, -1, len(steps), b.name in high) if b.name in ports else b
+        for b in blocks
+    ]
     apart = {frozenset(s.reads) for s in steps if len(set(s.reads)) == 2}
+    apart |= {frozenset(twins.get(name, name) for name in pair) for pair in apart}
     needs = [sum(b.words for b in blocks if b.first <= k <= b.last) for k in range(len(steps))]
     # No order helps when the tensors of one layer are too large already.
     for order in _orders(blocks) if max(needs) <= config.act_words else ():
@@ -79,7 +92,10 @@ def _lives(
         first.setdefault(step.writes, k)  # a joint tensor is written part by part
         last[step.writes] = k
     last.update(dict.fromkeys(outputs, len(steps)))
-    return [Block(name, words, first[name], last[name]) for name, words in sizes.items()]
+    return [
+        Block(name, words, first.get(name, -1), last.get(name, -1))
+        for name, words in sizes.items()
+    ]
 
 
 def _orders(blocks: list[Block]) -> list[list[Block]]:
@@ -129,7 +145,7 @@ def _lowest(
     candidates |= {(bank + 1) * size - block.words for bank in range(config.act_banks)}
     for rival in rivals:
         candidates |= {places[rival.name] + rival.words, places[rival.name] - block.words}
-    for at in sorted(candidates):
+    for at in sorted(candidates, reverse=block.high):
         if at < 0 or at + block.words > config.act_words:
             continue
         end = at + block.words

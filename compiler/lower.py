@@ -16,13 +16,14 @@ from trivet.hdl.isa import (
     Expand,
     Instruction,
     LayerNote,
+    Odd,
     Op,
     Port,
     Program,
     predicted_cycles,
     predicted_stalls,
 )
-from trivet.hdl.overlap import with_early_starts
+from trivet.hdl.overlap import with_early_starts, with_restarts
 
 from .addends import InexactAdd, solve
 from .allocate import Step, allocate
@@ -57,13 +58,20 @@ class _Value:
 
 
 def lower(
-    graph: Graph, unit_names: Iterable[str], config: EngineConfig, *, expand: bool = True
+    graph: Graph,
+    unit_names: Iterable[str],
+    config: EngineConfig,
+    *,
+    expand: bool = True,
+    overlap: bool = False,
 ) -> Program:
     """The program that computes ``unit_names``; CompileError names the layer that does not fit.
 
     Inputs and outputs are the tensors that cross the set's border (NHWC, unpadded on the link).
     ``expand``: inputs of few channels may be stored spread over their convolution's windows
     (:class:`trivet.hdl.isa.Expand`); they are where memory allows.
+    ``overlap``: the program gets a second form (:class:`trivet.hdl.isa.Odd`) where memory for
+    twice the inputs and outputs, and for twice the instructions, allows; expansion comes first.
     """
     chosen = set(unit_names)
     inputs, outputs = edges(graph, chosen)  # refuses unknown names
@@ -90,21 +98,26 @@ def lower(
     _adopt_views(units, groups)
     layers = [_build(graph, group, values, config) for group in groups]
     forms = _expansions(graph, groups, values, inputs, outputs, config) if expand else {}
-    places: dict[str, int] | None = None
-    if forms:
+    overlap = overlap and 2 * (len(groups) + 1) <= config.instructions
+    # Expanded buffers are shared with nothing, nor are those of two forms; others are smaller.
+    ways = [(f, o) for f in ((forms, {}) if forms else ({},)) for o in ((True, False) if overlap
+            else (False,))]
+    while True:
+        (forms, overlap), *ways = ways
+        ports = {joints.locate(name)[0] for name in (*inputs, *outputs)} if overlap else set()
         try:
-            places = _allocate(graph, groups, joints, inputs, outputs, config, forms)
+            places = _allocate(graph, groups, joints, inputs, outputs, config, forms, ports)
+            break
         except CompileError:
-            forms = {}  # such a buffer is shared with nothing; as they are, inputs are smaller
-    if places is None:
-        places = _allocate(graph, groups, joints, inputs, outputs, config, forms)
+            if not ways:
+                raise
     for k, group in enumerate(groups):
         if (form := forms.get(values[group.source].root)) is not None:
             assert group.head is not None
             assert isinstance(group.head.spec, ConvSpec)
             out = hwc_of(graph.tensors[group.head.outputs[0]].shape)
             layers[k] = expanded_layer(group.head.spec, form, out, config)
-    assembler = _Assembler(graph, config, joints, places, forms)
+    assembler = _Assembler(graph, config, joints, places, forms, overlap)
     return assembler.assemble(groups, layers, inputs, outputs)
 
 
@@ -383,6 +396,7 @@ def _allocate(
     outputs: tuple[str, ...],
     config: EngineConfig,
     forms: dict[str, Expand],
+    ports: set[str],
 ) -> dict[str, int]:
     steps = [
         Step(
@@ -397,7 +411,14 @@ def _allocate(
     shapes.update((name, form.stored) for name, form in forms.items())
     sizes = {name: words_of(shape, config) for name, shape in shapes.items()}
     ends = [joints.locate(name)[0] for name in outputs]
-    return allocate(steps, sizes, inputs, ends, config, kept=forms)
+    twins = {name: _twin(name) for name in sorted(ports)}
+    sizes.update((twin, sizes[name]) for name, twin in twins.items())
+    return allocate(steps, sizes, inputs, ends, config, forms, twins)
+
+
+def _twin(name: str) -> str:
+    """Key of a tensor's place in the second form; no ONNX name has a NUL."""
+    return f"{name}\0odd"
 
 
 class _Assembler:
@@ -410,9 +431,11 @@ class _Assembler:
         joints: Joints,
         places: dict[str, int],
         forms: dict[str, Expand],
+        overlap: bool,
     ) -> None:
         self.graph, self.config, self.joints, self.places = graph, config, joints, places
-        self.forms = forms
+        self.forms, self.overlap = forms, overlap
+        self.odd = False  # whose addresses are wanted
         self.weights = Pool(config.weight_word_bytes)
         self.params = Pool(8 * config.requantisers)
         self.tables = Pool(256)
@@ -432,12 +455,20 @@ class _Assembler:
                 f"layers and an END, the engine holds {config.instructions} instructions; "
                 "end the FPGA stage before it"
             )
-        placed = [self.place(group, layer) for group, layer in zip(groups, layers, strict=True)]
-        code = with_early_starts(config, placed)
+        code = self.form(groups, layers)
+        instructions = (*code, Instruction(op=Op.END))
+        odd = None
+        if self.overlap:
+            self.odd = True
+            code, second = with_restarts(config, [code, self.form(groups, layers)])
+            end = Instruction(op=Op.END)
+            instructions = (*code, end, *second, end)
+            odd = Odd(len(code) + 1, *(tuple(map(self.port, names)) for names in (inputs, outputs)))
+            self.odd = False
         notes = tuple(self.note(k, g, i) for k, (g, i) in enumerate(zip(groups, code, strict=True)))
         return Program(
             config=config,
-            instructions=(*code, Instruction(op=Op.END)),
+            instructions=instructions,
             weights=self.weights.to_bytes(),
             params=self.params.to_bytes(),
             tables=self.tables.to_bytes(),
@@ -445,7 +476,13 @@ class _Assembler:
             inputs=tuple(self.port(name) for name in inputs),
             outputs=tuple(self.port(name) for name in outputs),
             layers=notes,
+            odd=odd,
         )
+
+    def form(self, groups: list[Group], layers: list[Layer]) -> tuple[Instruction, ...]:
+        """The instructions, with the addresses of the form that is wanted."""
+        placed = [self.place(group, layer) for group, layer in zip(groups, layers, strict=True)]
+        return with_early_starts(self.config, placed)
 
     def place(self, group: Group, layer: Layer) -> Instruction:
         """The layer's instruction with every address in it."""
@@ -492,7 +529,8 @@ class _Assembler:
 
     def address(self, name: str, channel: int = 0) -> int:
         at, first = self.joints.locate(name)
-        return self.places[at] + (first + channel) // self.config.word_bytes
+        place = self.places.get(_twin(at), self.places[at]) if self.odd else self.places[at]
+        return place + (first + channel) // self.config.word_bytes
 
     def pixel_words(self, name: str, part: bool = False) -> int:
         """Words of the joint tensor's pixels; 0 for a tensor of its own."""
@@ -532,7 +570,10 @@ class _Assembler:
             nodes=tuple(node for unit in (*group.views, *group.units) for node in unit.nodes),
             output=self.result(group),
             macs=sum(unit.macs for unit in group.units),
-            cycles=predicted_cycles(self.config, instruction),
+            # A run on its own has nothing for its first layer to overlap with.
+            cycles=predicted_cycles(
+                self.config, instruction if index else replace(instruction, early=0)
+            ),
             stalls=predicted_stalls(self.config, instruction),
         )
 

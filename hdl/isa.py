@@ -26,12 +26,14 @@ __all__ = [
     "Field",
     "Instruction",
     "LayerNote",
+    "Odd",
     "Op",
     "Port",
     "Program",
     "ProgramError",
     "drain_cycles",
     "predicted_cycles",
+    "predicted_interval",
     "predicted_stalls",
     "predicted_total",
 ]
@@ -305,6 +307,20 @@ def predicted_total(config: EngineConfig, instructions: Iterable[Instruction]) -
     return total
 
 
+def predicted_interval(config: EngineConfig, instructions: Iterable[Instruction]) -> int:
+    """Cycles from the last byte of a run to that of a run queued behind it in time, exact.
+
+    The first layer follows the other run's last one as any layer does its predecessor, so this is
+    the sum of :func:`predicted_cycles`; stops at an END.
+    """
+    total = 0
+    for instruction in instructions:
+        if instruction.op == Op.END:
+            break
+        total += predicted_cycles(config, instruction)
+    return total
+
+
 @dataclass(frozen=True)
 class Expand:
     """How the board spreads an input over the windows of the convolution that reads it.
@@ -391,6 +407,21 @@ class LayerNote:
 
 
 @dataclass(frozen=True)
+class Odd:
+    """A program's second form, for every other item of a stream.
+
+    It computes the same with inputs and outputs of its own, so that the host can write the next
+    item's inputs and read the last one's outputs while the other form runs: nothing of this form's
+    ports is touched then, and the other way round. So the rule for the host is: write a form's
+    inputs and read its outputs only while no run of that form is under way or queued.
+    """
+
+    first: int  # its first instruction, behind the first form's END
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@dataclass(frozen=True)
 class Program:
     """One FPGA stage: instructions (the last is END), packed memories, ports and notes.
 
@@ -412,6 +443,25 @@ class Program:
     outputs: tuple[Port, ...]
     layers: tuple[LayerNote, ...]
     version: int = VERSION
+    odd: Odd | None = None
+
+    @property
+    def forms(self) -> tuple[tuple[Instruction, ...], ...]:
+        """Instructions of the one form, or of both, without END."""
+        if self.odd is None:
+            return (self.instructions[:-1],)
+        return self.instructions[: self.odd.first - 1], self.instructions[self.odd.first : -1]
+
+    @property
+    def interval(self) -> int | None:
+        """Cycles from item to item in a stream if the link keeps up; None without a second form.
+
+        The closed form of :func:`predicted_interval`; the mean of the two forms', rounded up.
+        """
+        if self.odd is None:
+            return None
+        both = sum(predicted_interval(self.config, form) for form in self.forms)
+        return (both + 1) // 2
 
     @property
     def config_sha256(self) -> str:
@@ -425,6 +475,9 @@ class Program:
             "outputs": [asdict(p) for p in self.outputs],
             "layers": [asdict(n) for n in self.layers],
         }
+        if self.odd is not None:
+            meta["odd"] = asdict(self.odd)
+            meta["interval"] = self.interval
         sections = (
             (b"INST", b"".join(i.encode() for i in self.instructions)),
             (b"WGHT", self.weights),
@@ -476,6 +529,10 @@ class Program:
                           n["macs"], n["cycles"], n["stalls"])
                 for n in meta["layers"]
             )
+            odd = None
+            if (second := meta.get("odd")) is not None:
+                odd = Odd(int(second["first"]), tuple(_port(p) for p in second["inputs"]),
+                          tuple(_port(p) for p in second["outputs"]))
         except (KeyError, TypeError, ValueError) as e:
             raise ProgramError(f"program: section META is not understood ({e})") from e
         if config.sha256 != digest.hex():
@@ -492,8 +549,11 @@ class Program:
         )
         if instructions[-1].op != Op.END:
             raise ProgramError("program: the last instruction is not END")
+        if odd is not None and not (0 < odd.first < len(instructions)
+                                    and instructions[odd.first - 1].op == Op.END):
+            raise ProgramError(f"program: no END before its second form, instruction {odd.first}")
         return cls(config, instructions, sections[b"WGHT"], sections[b"PARM"], sections[b"TABL"],
-                   sections[b"ADDT"], inputs, outputs, layers, version)
+                   sections[b"ADDT"], inputs, outputs, layers, version, odd)
 
 
 def _port(p: dict[str, Any]) -> Port:

@@ -13,13 +13,16 @@ from dataclasses import replace
 from .config import EngineConfig
 from .isa import Instruction, Op, drain_cycles
 
-__all__ = ["EARLY_MAX", "early_start", "with_early_starts"]
+__all__ = ["EARLY_MAX", "early_start", "with_early_starts", "with_restarts"]
 
 # What the field holds.
 EARLY_MAX = 31
 # Cycles from the last slice of a layer to the first of the next, at the least: the address generator
 # takes the instruction, its loops are set.
 _TURN_AROUND = 3
+# Cycles from taking the last instruction of a run to the first slice of a run behind it, at the
+# least: END is fetched, then the next run's first instruction.
+_RESTART = 17
 
 # The last skip read of a layer comes so many cycles before its last write, and would win against a
 # read of the next layer in the same bank.
@@ -94,3 +97,23 @@ def with_early_starts(
         if Op.END not in (before.op, after.op):
             program[k] = replace(after, early=early_start(config, before, after))
     return tuple(program)
+
+
+def with_restarts(
+    config: EngineConfig, forms: Iterable[Iterable[Instruction]]
+) -> list[tuple[Instruction, ...]]:
+    """Forms of a program, each with the ``early`` of its first instruction behind any of them.
+
+    In a run on its own that ``early`` is ignored.
+    """
+    programs = [tuple(form) for form in forms]
+    found = []
+    for program in programs:
+        first = program[0]
+        early = EARLY_MAX
+        for before in programs:
+            last = before[-1]
+            fetched = drain_cycles(config, last) + last.work - _RESTART
+            early = min(early, early_start(config, last, first), max(fetched, 0))
+        found.append((replace(first, early=early), *program[1:]))
+    return found

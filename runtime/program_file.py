@@ -14,7 +14,7 @@ from typing import Any
 
 from .link.frame import Space
 
-__all__ = ["ExpandInfo", "LayerInfo", "PortInfo", "ProgramFile", "ProgramFileError"]
+__all__ = ["ExpandInfo", "Form", "LayerInfo", "PortInfo", "ProgramFile", "ProgramFileError"]
 
 VERSION = 1
 INSTRUCTION_BYTES = 64
@@ -92,6 +92,19 @@ class LayerInfo:
 
 
 @dataclass(frozen=True)
+class Form:
+    """A way to run the program: its first instruction and its ports.
+
+    A program has one, or two with ports of their own for items in turn. The host may touch a form's
+    ports only while no run of that form is under way or queued.
+    """
+
+    first: int
+    inputs: tuple[PortInfo, ...]
+    outputs: tuple[PortInfo, ...]
+
+
+@dataclass(frozen=True)
 class ProgramFile:
     """One FPGA stage. ``memories``: what each memory of the engine holds, from word 0 on."""
 
@@ -101,6 +114,7 @@ class ProgramFile:
     inputs: tuple[PortInfo, ...]
     outputs: tuple[PortInfo, ...]
     layers: tuple[LayerInfo, ...]
+    forms: tuple[Form, ...] = ()
 
     @property
     def instructions(self) -> int:
@@ -158,6 +172,10 @@ class ProgramFile:
             inputs = tuple(_port(p) for p in meta["inputs"])
             outputs = tuple(_port(p) for p in meta["outputs"])
             layers = tuple(_layer(n) for n in meta["layers"])
+            forms = [Form(0, inputs, outputs)]
+            if (odd := meta.get("odd")) is not None:
+                ports = [tuple(_port(p) for p in odd[side]) for side in ("inputs", "outputs")]
+                forms.append(Form(int(odd["first"]), *ports))
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise ProgramFileError(f"program: section META is not understood ({e})") from e
         code = sections[b"INST"]
@@ -167,7 +185,7 @@ class ProgramFile:
                 f"must be a multiple of {INSTRUCTION_BYTES}; compile the model again"
             )
         memories = {space: sections[tag] for space, tag in _MEMORIES}
-        return cls(config, digest.hex(), memories, inputs, outputs, layers)
+        return cls(config, digest.hex(), memories, inputs, outputs, layers, tuple(forms))
 
 
 def _port(value: dict[str, Any]) -> PortInfo:

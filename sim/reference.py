@@ -51,31 +51,46 @@ class ReferenceMachine:
         if not program.instructions or program.instructions[-1].op != Op.END:
             raise ProgramError("program: the last instruction is not END")
         _check_sections(program)
-        self._layers = [
-            _Layer(program, k, Instruction.decode(i.encode()))
-            for k, i in enumerate(program.instructions[:-1])
+        starts = (0,) if program.odd is None else (0, program.odd.first)
+        self._forms = [
+            [_Layer(program, k, Instruction.decode(i.encode())) for k, i in enumerate(form, start)]
+            for start, form in zip(starts, program.forms, strict=True)
         ]
-        for before, after in pairwise(self._layers):
-            _check_early(before, after)
+        self._layers = self._forms[0]
+        for form in self._forms:
+            for before, after in pairwise(form):
+                _check_early(before, after)
+            if program.odd is not None:
+                # Any form may follow any form, as if they were one run.
+                for other in self._forms:
+                    _check_early(other[-1], form[0])
         self._notes = {note.instruction: note for note in program.layers}
-        for port in (*program.inputs, *program.outputs, *(n.output for n in program.layers)):
+        self._ports = [(program.inputs, program.outputs)]
+        if program.odd is not None:
+            self._ports.append((program.odd.inputs, program.odd.outputs))
+            self._check_apart()
+        ports = [port for both in self._ports for side in both for port in side]
+        for port in (*ports, *(n.output for n in program.layers)):
             end = port.offset + self._words(port)
             if port.offset < 0 or end > config.act_words:
                 raise ProgramError(
                     f"program: tensor '{port.tensor}' ends at word {end} of {config.act_words}"
                 )
         self._windows: dict[str, Array] = {}  # of each expanded input: indices into its bytes
-        for port in program.inputs:
+        for port in (port for inputs, _ in self._ports for port in inputs):
             if port.expand is not None:
                 self._check_kept(port)
                 self._windows[port.tensor] = _window_index(port.expand)
 
-    def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Outputs ``[h, w, c]`` of one item; inputs are NHWC bytes, each of its port's dtype."""
-        self._load(inputs)
-        for layer in self._layers:
+    def run(self, inputs: dict[str, Array], form: int = 0) -> dict[str, Array]:
+        """Outputs ``[h, w, c]`` of one item; inputs are NHWC bytes, each of its port's dtype.
+
+        ``form`` 1: by the program's second form.
+        """
+        self._load(inputs, form)
+        for layer in self._forms[form]:
             layer.execute(self._memory)
-        return {port.tensor: self.read(port) for port in self.program.outputs}
+        return {port.tensor: self.read(port) for port in self._ports[form][1]}
 
     def layers(self, inputs: dict[str, Array]) -> Iterator[tuple[LayerNote, Array]]:
         """After each instruction: its note and its output ``[h, w, c]``."""
@@ -100,6 +115,22 @@ class ReferenceMachine:
         """Words of memory in which the port's tensor lies."""
         return port.words(self.program.config.word_bytes)
 
+    def _check_apart(self) -> None:
+        """The host uses a form's ports while the other form runs: they are its own alone."""
+        host: list[tuple[str, int, int]] = []
+        for side in (port for both in self._ports for port in both):
+            host += [(port.tensor, port.offset, port.offset + self._words(port)) for port in side]
+        for k, (name, start, end) in enumerate(sorted(host, key=lambda span: span[1])[1:]):
+            before = sorted(host, key=lambda span: span[1])[k]
+            if start < before[2] and (name, start, end) != before:
+                raise ProgramError(f"program: '{name}' and '{before[0]}' share memory")
+        for form, others in zip(self._forms, reversed(self._ports), strict=True):
+            for layer in form:
+                for port in (*others[0], *others[1]):
+                    end = port.offset + self._words(port)
+                    if layer.i.dst < end and port.offset < layer.i.dst + layer.result_words:
+                        raise layer.wrong(f"writes '{port.tensor}' of the other form")
+
     def _check_kept(self, port: Port) -> None:
         """The padding among an expanded input is written once: nothing else may lie there."""
         assert port.expand is not None
@@ -112,20 +143,25 @@ class ReferenceMachine:
         form = port.expand
         if form.stride_h > form.kernel_h or form.stride_w > form.kernel_w:
             raise ProgramError(f"program: input '{port.tensor}' is expanded with a stride too far")
-        others = [(p.tensor, p.offset, self._words(p)) for p in self.program.inputs if p != port]
-        others += [(f"instruction {y.index}", y.i.dst, y.result_words) for y in self._layers]
+        others = [
+            (p.tensor, p.offset, self._words(p))
+            for inputs, _ in self._ports for p in inputs if p != port
+        ]  # fmt: skip
+        others += [
+            (f"instruction {y.index}", y.i.dst, y.result_words) for form in self._forms for y in form
+        ]
         for name, at, words in others:
             if at < end and start < at + words:
                 raise ProgramError(
                     f"program: {name} is written where the expanded input '{port.tensor}' lies"
                 )
 
-    def _load(self, inputs: dict[str, Array]) -> None:
+    def _load(self, inputs: dict[str, Array], form: int = 0) -> None:
         wanted = {port.tensor for port in self.program.inputs}
         if set(inputs) != wanted:
             raise ValueError(f"inputs are {sorted(inputs)}, the program takes {sorted(wanted)}")
         self._memory[:] = self._blank
-        for port in self.program.inputs:
+        for port in self._ports[form][0]:
             value = np.ascontiguousarray(inputs[port.tensor])
             if value.dtype != np.dtype(port.dtype) or value.size != port.nbytes:
                 raise ValueError(

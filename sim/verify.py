@@ -54,10 +54,12 @@ Progress = Callable[[int, int, str], None]  # done, of, what
 
 @dataclass(frozen=True)
 class Counted:
-    """Counters of a run: cycles from its start to its last byte; per instruction cycles, stalls."""
+    """Counters of a run: cycles from its start to its last byte; per instruction cycles, stalls;
+    ``interval``: cycles from item to item in a stream, None if the program cannot overlap them."""
 
     cycles: int
     layers: tuple[tuple[int, int], ...]
+    interval: int | None = None
 
 
 class Machine(Protocol):
@@ -90,7 +92,11 @@ class LayerReport(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What `trivet verify --json` prints. Cycles, MACs and utilisation are those of one item."""
+    """What `trivet verify --json` prints. Cycles, MACs and utilisation are those of one item.
+
+    ``interval``: of the slowest stage, cycles from item to item in a stream whose inputs and
+    outputs keep up; None where nothing counts, or a stage's items do not overlap.
+    """
 
     bundle: str
     machine: Literal["reference", "rtl"]
@@ -102,6 +108,8 @@ class Report(msgspec.Struct, frozen=True):
     outputs_different: int
     cycles: int | None
     cycles_predicted: int
+    interval: int | None
+    interval_predicted: int | None
     macs: int
     mac_utilisation: float | None
     mac_utilisation_source: Literal["counted", "predicted"]
@@ -197,6 +205,7 @@ def verify_bundle(
     layers: list[LayerReport] = []
     programs: dict[int, Program] = {}
     cycles: dict[int, int] = {}
+    intervals: list[int | None] = []
     for info in manifest.stages:
         if info.kind == "program":
             program = bundle.read(info.member)
@@ -220,6 +229,7 @@ def verify_bundle(
             )
             if machine is not None:
                 cycles[info.index] = machine.counted().cycles
+                intervals.append(machine.counted().interval)
         session = _session(bundle.read(info.fallback or info.member))
         for value in values:
             try:
@@ -241,7 +251,7 @@ def verify_bundle(
             left_bytes, right_bytes = have.tobytes(), np.ascontiguousarray(right).tobytes()
             different += sum(a != b for a, b in zip(left_bytes, right_bytes, strict=True))
     counted = None if rtl is None else cycles
-    return _report(bundle, vectors, layers, programs, counted, (compared, different))
+    return _report(bundle, vectors, layers, programs, counted, intervals, (compared, different))
 
 
 def _report(
@@ -250,6 +260,7 @@ def _report(
     layers: list[LayerReport],
     programs: dict[int, Program],
     counted: dict[int, int] | None,
+    intervals: list[int | None],
     outputs: tuple[int, int],
 ) -> Report:
     predicted = {k: predicted_total(p.config, p.instructions) for k, p in programs.items()}
@@ -269,11 +280,18 @@ def _report(
         outputs_different=outputs[1],
         cycles=None if counted is None else sum(counted.values()),
         cycles_predicted=sum(predicted.values()),
+        interval=_slowest(intervals),
+        interval_predicted=_slowest([p.interval for p in programs.values()]),
         macs=macs,
         mac_utilisation=macs / room if room else None,
         mac_utilisation_source="predicted" if counted is None else "counted",
         layers=layers,
     )
+
+
+def _slowest(intervals: list[int | None]) -> int | None:
+    known = [cycles for cycles in intervals if cycles is not None]
+    return max(known) if known and len(known) == len(intervals) else None
 
 
 def bundle_vectors(bundle: Bundle, count: int | None = None) -> Vectors:

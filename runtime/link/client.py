@@ -1,16 +1,22 @@
-"""Speaks frames with a board: one request at a time, repeated when the line damaged it."""
+"""Speaks frames with a board: requests are repeated when the line damaged them.
+
+One request at a time, but for runs: a run may be started and its end waited for later, with other
+requests in between, and a second one queued behind it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from trivet.runtime.device import DeviceError
-from trivet.runtime.program_file import ProgramFile, ProgramFileError
+from trivet.runtime.program_file import Form, ProgramFile, ProgramFileError
 
 from .expand import ExpandLike, expand_requests
 from .frame import (
@@ -32,7 +38,7 @@ from .frame import (
     run_request,
 )
 
-__all__ = ["BoardClient", "PortLike", "Transport"]
+__all__ = ["BoardClient", "PortLike", "Run", "Transport"]
 
 _REFUSALS = {
     Nak.TYPE: "does not know this request; its bitstream is of another release, build it again",
@@ -70,6 +76,15 @@ class PortLike(Protocol):
     def row_words(self) -> int: ...
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run that was asked for: what its answer must look like."""
+
+    ticket: int
+    seq: int
+    request: bytes  # frame
+
+
 class BoardClient:
     """A board behind a byte stream. Every failure is a DeviceError that names the board.
 
@@ -100,7 +115,9 @@ class BoardClient:
         self._run_timeout = run_timeout
         self._retries = retries
         self._reader = FrameReader()
+        self._frames: deque[Frame | FrameError] = deque()  # that came and were not looked at
         self._seq = 0
+        self._runs: dict[int, Frame | None] = {}  # by number: its answer, if it came already
         self._program: ProgramFile | None = None
 
     @property
@@ -137,7 +154,7 @@ class BoardClient:
                 offset = start // program.word_bytes[space]
                 self._load(space, offset, data[start : start + step])
         word = program.word_bytes[Space.ACT]
-        for port in program.inputs:
+        for port in (port for form in program.forms for port in form.inputs):
             if port.expand is not None:
                 # The padding among it stays: nothing else is ever written there.
                 h, w, c = port.expand.stored
@@ -187,10 +204,13 @@ class BoardClient:
 
     def run(self, ticket: int, first: int = 0, count: int = 0) -> int:
         """Run ``count`` instructions from ``first`` (0: up to END); cycles until the last byte."""
-        payload = self._request(
-            Type.RUN, run_request(ticket, first, count), Type.DONE, self._run_timeout
-        )
-        done = Done.from_payload(payload)
+        return self.finish_run(self.start_run(ticket, first, count))
+
+    def _cycles(self, ticket: int, answer: Frame) -> int:
+        """What the answer to a run says."""
+        if answer.type != Type.DONE:
+            self._refused(Type.RUN, answer)
+        done = Done.from_payload(answer.payload)
         if done.ticket != ticket:
             raise DeviceError(
                 f"{self.name}: run {ticket} was answered as {done.ticket}; reset the board"
@@ -198,6 +218,60 @@ class BoardClient:
         if done.status != 0:
             raise DeviceError(f"{self.name}: run {ticket} was stopped by a reset; run it again")
         return done.cycles
+
+    def start_run(self, ticket: int, first: int = 0, count: int = 0) -> Run:
+        """Ask for a run and return at once; a board takes two, the second follows the first."""
+        self._seq = (self._seq + 1) & 0xFFFF
+        frame = Frame(Type.RUN, run_request(ticket, first, count), self._seq).encode()
+        self._runs[self._seq] = None
+        self._transport.write(b"\0" + frame if self._seq == 1 else frame)
+        return Run(ticket, self._seq, frame)
+
+    def finish_run(self, run: Run) -> int:
+        """Wait for a run's end; its cycles, as :meth:`run` tells them.
+
+        Those of a run that was queued in time count from the end of the one before. A request or
+        answer that was lost is repeated; should the board so get two runs in the wrong order, both
+        are right: each has its own inputs and outputs.
+        """
+        try:
+            trouble = ""
+            for attempt in range(self._retries + 1):
+                if attempt:
+                    self._transport.write(b"\0" + run.request)
+                answer: Frame | str | None = self._runs[run.seq]
+                if answer is None:
+                    answer = self._answer(self._run_timeout, run.seq, patient=attempt > 0)
+                if isinstance(answer, Frame):
+                    return self._cycles(run.ticket, answer)
+                trouble = answer
+            raise self._lost(Type.RUN, trouble)
+        finally:
+            del self._runs[run.seq]
+
+    def stream(
+        self, items: Iterable[dict[str, npt.NDArray[Any]]]
+    ) -> Iterator[tuple[dict[str, npt.NDArray[Any]], int]]:
+        """Outputs and cycles of each item, in order; inputs and outputs by tensor name.
+
+        With a program of two forms an item's inputs are written, and its predecessor's outputs
+        read, while the engine runs the other form: then cycles are those since the last item's end.
+        """
+        forms = self.program.forms
+        flying: deque[tuple[Run, Form]] = deque()
+        for k, item in enumerate(items):
+            form = forms[k % len(forms)]
+            if len(flying) == len(forms):
+                yield self._fetch(*flying.popleft())
+            for port in form.inputs:
+                self.write_tensor(port, item[port.tensor])
+            flying.append((self.start_run(k, form.first), form))
+        while flying:
+            yield self._fetch(*flying.popleft())
+
+    def _fetch(self, run: Run, form: Form) -> tuple[dict[str, npt.NDArray[Any]], int]:
+        cycles = self.finish_run(run)
+        return {port.tensor: self.read_tensor(port) for port in form.outputs}, cycles
 
     def counters(self, count: int, first: int = 0) -> list[Counters]:
         """Counters of ``count`` instructions from ``first`` on."""
@@ -243,41 +317,53 @@ class BoardClient:
     def _load(self, space: Space, offset: int, data: bytes, run: int = 0) -> None:
         self._request(Type.LOAD, load_request(space, offset, data, run), Type.ACK)
 
-    def _request(self, kind: Type, payload: bytes, expected: Type, timeout: float = 0.0) -> bytes:
+    def _request(self, kind: Type, payload: bytes, expected: Type) -> bytes:
         """Send a request and return its answer's payload; repeats what the line damaged."""
-        timeout = timeout or self._timeout
         self._seq = (self._seq + 1) & 0xFFFF
         frame = Frame(kind, payload, self._seq).encode()
         trouble = ""
         for attempt in range(self._retries + 1):
             # An extra 0x00 ends whatever noise the board may have taken for a frame's beginning.
             self._transport.write(b"\0" + frame if attempt or self._seq == 1 else frame)
-            answer = self._answer(timeout, patient=attempt > 0 and kind == Type.RUN)
+            answer = self._answer(self._timeout, self._seq)
             if isinstance(answer, str):
                 trouble = answer
                 continue
             if answer.type == expected:
                 return answer.payload
             self._refused(kind, answer)
-        raise DeviceError(
+        raise self._lost(kind, trouble)
+
+    def _lost(self, kind: Type, trouble: str) -> DeviceError:
+        return DeviceError(
             f"{self.name}: {kind.name} failed {self._retries + 1} times ({trouble}); "
             "check the cable and the board's power, or use --device to choose another one"
         )
 
-    def _answer(self, timeout: float, *, patient: bool) -> Frame | str:
-        """The answer to the last request, or what went wrong on the line."""
+    def _answer(self, timeout: float, seq: int, *, patient: bool = False) -> Frame | str:
+        """The answer to request ``seq``, or what went wrong on the line.
+
+        Answers to runs that nobody waits for yet are kept; ``patient``: busy is no answer.
+        """
         deadline = time.monotonic() + timeout
-        while (left := deadline - time.monotonic()) > 0:
-            for found in self._reader.feed(self._transport.read(left)):
+        while True:
+            while self._frames:
+                found = self._frames.popleft()
                 if isinstance(found, FrameError):
                     return f"damaged answer: {found}"
                 if found.type == Type.NAK and found.payload == bytes([Nak.CRC]):
                     return "the board got a damaged request"
-                if found.seq != self._seq:
-                    continue  # a late answer to a request that was repeated
-                if patient and found.type == Type.NAK and found.payload == bytes([Nak.BUSY]):
-                    continue  # the first copy of this request runs; its answer will come
-                return found
+                is_busy = found.type == Type.NAK and found.payload == bytes([Nak.BUSY])
+                if found.seq != seq:
+                    # A run's end, or a late answer to a request that was repeated.
+                    if found.seq in self._runs and not is_busy:
+                        self._runs[found.seq] = found
+                elif not (patient and is_busy):
+                    return found
+                # Otherwise the first copy of this request runs; its answer will come.
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            self._frames.extend(self._reader.feed(self._transport.read(left)))
         return f"no answer within {timeout:g} s"
 
     def _refused(self, kind: Type, answer: Frame) -> None:

@@ -1,6 +1,6 @@
 """An engine with the real one's ports and no arithmetic, for tests of the link in pysim."""
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import memory, wiring
 
 from trivet.hdl.config import EngineConfig
@@ -11,7 +11,10 @@ __all__ = ["StubEngine"]
 
 
 class StubEngine(wiring.Component):
-    """Memories that keep what is written; a run takes ``first + 7`` cycles, ``first`` 9 fails."""
+    """Memories that keep what is written; a run takes ``first + 7`` cycles, ``first`` 9 fails.
+
+    ``first`` 9 and 31 take 20 times as long. One run waits behind another, unless that fails.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -44,6 +47,10 @@ class StubEngine(wiring.Component):
         ]
 
         left = Signal(16)
+        waits = Signal()
+        waiting = Signal(16)
+        first = Signal(16)
+        m.d.comb += first.eq(Mux(waits, waiting, self.first))
         m.d.sync += [
             self.done.eq(0),
             self.counter_data.eq(
@@ -56,17 +63,22 @@ class StubEngine(wiring.Component):
             ),
         ]
         with m.If(self.clear):
-            m.d.sync += [self.busy.eq(0), self.error.eq(0)]
-        with m.Elif(self.start & ~self.busy):
+            m.d.sync += [self.busy.eq(0), self.error.eq(0), waits.eq(0)]
+        with m.Elif((self.start | waits) & ~self.busy):
             m.d.sync += [
                 self.busy.eq(1),
                 self.cycles.eq(0),
-                left.eq(self.first + 7),
-                self.layer.eq(self.first),
+                left.eq(Mux((first == 9) | (first == 31), 7 + 20 * first, 7 + first)),
+                self.layer.eq(first),
                 self.error.eq(0),
+                waits.eq(0),
             ]
         with m.Elif(self.busy):
             m.d.sync += [self.cycles.eq(self.cycles + 1), left.eq(left - 1)]
+            with m.If(self.start):
+                m.d.sync += [waits.eq(1), waiting.eq(self.first)]
             with m.If(left == 1):
                 m.d.sync += [self.busy.eq(0), self.done.eq(1), self.error.eq(self.layer == 9)]
+                with m.If(self.layer == 9):
+                    m.d.sync += waits.eq(0)
         return m

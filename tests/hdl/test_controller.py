@@ -58,7 +58,7 @@ def test_hello_tells_who_answers():
     (answer,), _ = ask(Frame(Type.HELLO, seq=77, stream=3))
     assert (answer.type, answer.seq, answer.stream) == (Type.HELLO, 77, 3)
     assert Hello.from_payload(answer.payload) == Hello(
-        BUILD.hex(), SMALL.sha256, "bench", SMALL.isa, window=1, credits=1, epoch=0
+        BUILD.hex(), SMALL.sha256, "bench", SMALL.isa, window=1, credits=2, epoch=0
     )
 
 
@@ -147,12 +147,49 @@ def test_run_with_the_same_ticket_and_number_is_answered_again_and_not_run_again
     assert [f.payload for f in dones] == [answers[0].payload] * 2
 
 
-def test_busy_board_serves_hello_and_refuses_the_rest():
-    long_run = Frame(Type.RUN, run_request(1, 20), 1)
-    # The stub runs 27 cycles; a RUN frame behind takes fewer to arrive than that.
-    answers, _ = ask(long_run, Frame(Type.RUN, run_request(2), 2))
-    assert {(f.type, f.seq) for f in answers} == {(Type.NAK, 2), (Type.DONE, 1)}
-    assert answers[0].payload == bytes([Nak.BUSY])
+LONG = 31  # the stub runs 7 cycles and 20 for each
+
+
+def test_busy_board_serves_what_changes_no_run_and_queues_one():
+    data = bytes(range(8))
+    answers, _ = ask(
+        Frame(Type.RUN, run_request(1, LONG), 1),
+        Frame(Type.LOAD, load_request(Space.ACT, 3, data), 2),
+        Frame(Type.LOAD, load_request(Space.PARM, 0, data), 3),
+        Frame(Type.RUN, run_request(2, LONG), 4),
+        Frame(Type.PEEK, peek_request(Space.ACT, 3, 8), 5),
+        Frame(Type.RUN, run_request(3), 6),
+        Frame(Type.RUN, run_request(2, LONG), 4),
+        Frame(Type.HELLO, seq=7),
+    )
+    found = {}
+    for f in answers:
+        found.setdefault(f.seq, []).append((f.type, f.payload))
+    assert found[2] == [(Type.ACK, b"")]
+    assert found[3] == [(Type.NAK, bytes([Nak.BUSY]))]
+    assert found[5] == [(Type.DATA, data)]
+    assert found[6] == [(Type.NAK, bytes([Nak.BUSY]))]
+    again, done = found[4]
+    assert again == (Type.NAK, bytes([Nak.BUSY]))  # it is under way and not run twice
+    assert [Done.from_payload(found[1][0][1]).ticket, Done.from_payload(done[1]).ticket] == [1, 2]
+    ends = [f.seq for f in answers if f.type == Type.DONE]
+    assert ends == [1, 4]
+
+
+def test_run_behind_a_failed_one_is_dropped():
+    answers, _ = ask(Frame(Type.RUN, run_request(1, 9), 1), Frame(Type.RUN, run_request(2, 3), 2))
+    assert (answers[0].type, answers[0].seq) == (Type.ERROR, 1)
+    assert (answers[1].type, answers[1].seq) == (Type.DONE, 2)
+    assert Done.from_payload(answers[1].payload) == Done(2, 1, 0)
+
+
+def test_reset_answers_both_runs():
+    answers, _ = ask(
+        Frame(Type.RUN, run_request(1, LONG), 1), Frame(Type.RUN, run_request(2, LONG), 2),
+        Frame(Type.RESET, seq=3),
+    )
+    assert [(f.type, f.seq) for f in answers] == [(Type.DONE, 1), (Type.DONE, 2), (Type.ACK, 3)]
+    assert [Done.from_payload(f.payload).status for f in answers[:2]] == [1, 1]
 
 
 def test_reset_stops_a_run_and_both_are_answered():

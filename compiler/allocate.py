@@ -93,8 +93,7 @@ def _lives(
         last[step.writes] = k
     last.update(dict.fromkeys(outputs, len(steps)))
     return [
-        Block(name, words, first.get(name, -1), last.get(name, -1))
-        for name, words in sizes.items()
+        Block(name, words, first.get(name, -1), last.get(name, -1)) for name, words in sizes.items()
     ]
 
 

@@ -100,8 +100,11 @@ def lower(
     forms = _expansions(graph, groups, values, inputs, outputs, config) if expand else {}
     overlap = overlap and 2 * (len(groups) + 1) <= config.instructions
     # Expanded buffers are shared with nothing, nor are those of two forms; others are smaller.
-    ways = [(f, o) for f in ((forms, {}) if forms else ({},)) for o in ((True, False) if overlap
-            else (False,))]
+    ways = [
+        (f, o)
+        for f in ((forms, {}) if forms else ({},))
+        for o in ((True, False) if overlap else (False,))
+    ]
     while True:
         (forms, overlap), *ways = ways
         ports = {joints.locate(name)[0] for name in (*inputs, *outputs)} if overlap else set()

@@ -14,10 +14,11 @@ from .post import Post
 from .sequencer import Sequencer
 from .writeback import WriteBack
 
-__all__ = ["READ_LATENCY", "Engine", "Space"]
+__all__ = ["READ_DECISION", "READ_LATENCY", "Engine", "Space"]
 
-# Cycles from ``read_en`` to ``read_data``.
-READ_LATENCY = ActivationMemory.HOST_LATENCY
+# Cycles from ``read_en`` to ``read_data``, and to ``read_ready``.
+READ_LATENCY = ActivationMemory.SKIP_LATENCY
+READ_DECISION = ActivationMemory.HOST_DECISION
 
 
 class Space:
@@ -37,9 +38,9 @@ class Engine(wiring.Component):
     A stall-free pipeline of fixed latency: see ``hdl/isa.py`` for what an instruction does and for
     the closed form of the cycles it takes. The host writes memories a byte a cycle and reads
     activation words. While :attr:`busy`, it may do so in activation memory alone, and waits there
-    for the engine, never the other way round: for a cycle in which the engine does not use that
-    port of that bank, at the latest for the end of the layer that does; what it may touch then is
-    what no layer of the runs at hand does.
+    for the engine, never the other way round: a write for a cycle in which the engine writes
+    nothing, a read for one in which it does not read that bank, at the latest for the end of the
+    layer that does; what it may touch then is what no layer of the runs at hand does.
 
     A run may be queued behind the one at hand. It follows without a gap: its first layer starts
     after the last of the one before as if both were of one run.
@@ -58,14 +59,14 @@ class Engine(wiring.Component):
         :class:`Space`. Words: ACT ``word_bytes``, WGHT ``lanes * simd``, PARM
         ``requantisers * 8``, TABL 1, ADDT 8 (int32 Ta, int32 Tb), INST 64 bytes. Back to back
         every cycle is fine as long as ``write_ready``.
-    write_ready : Out(1)
-        The byte is taken in this cycle.
+    write_ready, write_idle : Out(1)
+        The byte is taken in this cycle; no byte waits for its turn.
     read_en, read_addr : In
         Read word ``read_addr`` of the activation memory.
     read_ready : Out(1)
-        The read is done in this cycle.
+        The read of :data:`READ_DECISION` cycles ago was done; otherwise ask again.
     read_data : Out(word_bytes * 8)
-        That word, :data:`READ_LATENCY` cycles later; one read a cycle.
+        That word, :data:`READ_LATENCY` cycles after ``read_en``; one read a cycle.
     start, first, count : In
         Pulse ``start`` to run ``count`` instructions from ``first`` (0: up to END); while
         ``busy``, behind the run at hand. Ignored if there is one waiting already.
@@ -78,8 +79,8 @@ class Engine(wiring.Component):
         kept until the next.
     error : Out(1)
         Valid with ``done`` and until the next; a run that waits is dropped then: an invalid
-        instruction, a run past the instruction memory, an ``idle`` too small or an ``early`` too large for the
-        pipeline, or a layer that did not finish in its bound.
+        instruction, a run past the instruction memory, an ``idle`` too small or an ``early`` too
+        large for the pipeline, or a layer that did not finish in its bound.
     layer : Out(16)
         Index of the instruction being run; that of the culprit when ``error`` is set.
     counter_addr : In(8)
@@ -101,6 +102,7 @@ class Engine(wiring.Component):
             "write_byte": In(8),
             "write_data": In(8),
             "write_ready": Out(1),
+            "write_idle": Out(1),
             "read_en": In(1),
             "read_addr": In(16),
             "read_ready": Out(1),
@@ -156,22 +158,33 @@ class Engine(wiring.Component):
             address.go.eq(sequencer.go),
         ]
 
-        # The host's writes, one register from the port to the memories.
-        space = Signal(3)
+        # The host's writes, one register from the port to the memories; another for a byte that
+        # comes while the first waits, so that `write_ready` depends on nothing of this cycle.
+        coming = Cat(self.write_space, self.write_addr, self.write_byte, self.write_data)
+        spare = Signal.like(coming, reset_less=True)
+        at_hand = Signal.like(coming, reset_less=True)
+        has_spare = Signal()
         write_en = Signal()
-        write_addr = Signal(16, reset_less=True)
-        write_byte = Signal(8, reset_less=True)
-        write_data = Signal(8, reset_less=True)
-        is_act = write_en & (space == Space.ACT)
-        m.d.comb += self.write_ready.eq(~is_act | activations.host_write_ready)
-        with m.If(self.write_ready):
+        space, write_addr = at_hand[:3], at_hand[3:19]
+        write_byte, write_data = at_hand[19:27], at_hand[27:]
+        is_act = Signal()  # `at_hand` goes into activation memory
+        moves = Signal()
+        m.d.comb += [
+            is_act.eq(write_en & (space == Space.ACT)),
+            moves.eq(~is_act | (writeback.host_ready & ~sequencer.flush)),
+            self.write_ready.eq(~has_spare),
+            self.write_idle.eq(~write_en & ~has_spare),
+        ]
+        with m.If(~has_spare):
+            m.d.sync += spare.eq(coming)
+        with m.If(moves):
             m.d.sync += [
-                write_en.eq(self.write_en),
-                space.eq(self.write_space),
-                write_addr.eq(self.write_addr),
-                write_byte.eq(self.write_byte),
-                write_data.eq(self.write_data),
+                at_hand.eq(Mux(has_spare, spare, coming)),
+                write_en.eq(has_spare | self.write_en),
+                has_spare.eq(0),
             ]
+        with m.Elif(~has_spare):
+            m.d.sync += has_spare.eq(self.write_en)
         targets = {Space.WGHT: weights, Space.PARM: params, Space.INST: sequencer}
         for number, target in targets.items():
             m.d.comb += [
@@ -186,20 +199,20 @@ class Engine(wiring.Component):
             post.write_addr.eq(write_addr),
             post.write_byte.eq(write_byte),
             post.write_data.eq(write_data),
-            activations.host_write_en.eq(is_act),
-            activations.host_write_addr.eq(write_addr),
-            activations.host_write_byte.eq(write_byte),
-            activations.host_write_data.eq(write_data),
+            writeback.host_en.eq(is_act & ~sequencer.flush),
+            writeback.host_addr.eq(write_addr),
+            writeback.host_byte.eq(write_byte),
+            writeback.host_data.eq(write_data),
         ]
 
         # Source words, and the host's.
         m.d.comb += [
             activations.read_en.eq(address.valid),
             activations.read_addr.eq(address.addr),
-            activations.host_read_en.eq(self.read_en),
-            activations.host_read_addr.eq(self.read_addr),
-            self.read_ready.eq(activations.host_read_ready),
-            self.read_data.eq(activations.host_read_data),
+            activations.host_en.eq(self.read_en),
+            activations.host_addr.eq(self.read_addr),
+            self.read_ready.eq(activations.host_ready),
+            self.read_data.eq(activations.skip_data),
         ]
 
         # A slice and its tags reach the lanes together; the address generator's outputs are one

@@ -63,7 +63,7 @@ class Expander(wiring.Component):
         Both stay until ``done``.
     i : :py:`In(stream.Signature(8))`
         Setup, then bytes.
-    write_en, write_addr, write_byte, write_data, write_ready
+    write_en, write_addr, write_byte, write_data, write_ready, write_idle
         The engine's write port to its activation memory.
     done : :py:`Out(1)`, refused : :py:`Out(1)`
         The last byte is in its memory; with it, whether the setup was invalid (nothing was
@@ -82,6 +82,7 @@ class Expander(wiring.Component):
             "write_byte": Out(8),
             "write_data": Out(8),
             "write_ready": In(1),
+            "write_idle": In(1),
             "done": Out(1),
             "refused": Out(1),
         })
@@ -161,12 +162,11 @@ class Expander(wiring.Component):
                     ]
                 m.next = "BYTE"
             with m.State("BYTE"):
-                with m.If(left == 0):
-                    # The last write was registered here, and then in the engine.
-                    with m.If(~self.write_en & self.write_ready):
-                        m.d.comb += self.done.eq(1)
-                        m.next = "IDLE"
-                with m.Else():
+                # The last write was registered here, and then in the engine.
+                with m.If((left == 0) & ~self.write_en & self.write_idle):
+                    m.d.comb += self.done.eq(1)
+                    m.next = "IDLE"
+                with m.Elif(left != 0):
                     m.d.comb += self.i.ready.eq(1)
                     m.d.sync += [
                         byte.eq(self.i.payload),

@@ -136,7 +136,7 @@ class Loader(wiring.Component):
         Pulse; ``area`` stays until ``done``.
     i : :py:`In(stream.Signature(8))`
         ``area.count`` bytes.
-    write_en, write_space, write_addr, write_byte, write_data, write_ready
+    write_en, write_space, write_addr, write_byte, write_data, write_ready, write_idle
         The engine's write port.
     done : :py:`Out(1)`
         The last byte is in its memory.
@@ -155,6 +155,7 @@ class Loader(wiring.Component):
                 "write_byte": Out(8),
                 "write_data": Out(8),
                 "write_ready": In(1),
+                "write_idle": In(1),
                 "done": Out(1),
             }
         )
@@ -209,10 +210,9 @@ class Loader(wiring.Component):
                                 address.eq(address + 1),
                                 byte.eq(0),
                             ]
-            with m.State("SETTLE"):
-                with m.If(~self.write_en & self.write_ready):
-                    m.d.comb += self.done.eq(1)
-                    m.next = "IDLE"
+            with m.State("SETTLE"), m.If(~self.write_en & self.write_idle):
+                m.d.comb += self.done.eq(1)
+                m.next = "IDLE"
 
         return m
 
@@ -225,7 +225,8 @@ class Peeker(wiring.Component):
     config : EngineConfig
         Gives the word's width.
     latency : :class:`int`
-        Cycles from ``read_en & read_ready`` to ``read_data``.
+        Cycles from ``read_ready`` to ``read_data``. ``read_ready`` tells that a read that was asked
+        for before, at most so many cycles, was done.
 
     Members
     -------

@@ -120,13 +120,13 @@ class ByteMemory(wiring.Component):
 
 
 class ActivationMemory(wiring.Component):
-    """Banks of activation words with two read paths and one write path, and the host's.
+    """Banks of activation words with two read paths and one write path.
 
     Both reads may come every cycle if they hit different banks; where they meet, the skip read
     wins and the main read returns garbage. A word must not be read in the cycle that writes it.
 
-    The engine cannot wait, so the host does: its read or write is done in the first cycle in which
-    the engine does not use that port of that bank. No engine use is ever delayed or changed.
+    The host reads on the skip path when no skip read is there, and loses where it meets the main
+    read: the engine cannot wait, so the host asks again. No read of the engine is ever changed.
 
     Parameters
     ----------
@@ -139,28 +139,27 @@ class ActivationMemory(wiring.Component):
         Cycles from ``read_addr`` to ``read_data``: memory, its output register, bank multiplexer.
     SKIP_LATENCY : int
         The same for the skip read: one more, for decoding the bank ahead of the memory.
-    HOST_LATENCY : int
-        Cycles from ``host_read_en & host_read_ready`` to ``host_read_data``.
+    HOST_DECISION : int
+        Cycles from ``host_en`` to ``host_ready``, which tells whether ``skip_data`` is the host's
+        word ``SKIP_LATENCY`` cycles after ``host_en``.
 
     Members
     -------
     read_en, read_addr, read_data
-        Main read; without ``read_en`` the host may use the bank.
+        Main read; without ``read_en`` its data are not wanted.
+    host_en, host_addr, host_ready
+        The host's read, in any cycle; its word comes as ``skip_data``.
     skip_en, skip_addr, skip_data
         Skip read.
     write_en : In(word_bytes)
         Byte enables.
     write_addr, write_data
         Word to write.
-    host_read_en, host_read_addr, host_read_ready, host_read_data
-        The host's read, done in a cycle with ``host_read_ready``.
-    host_write_en, host_write_addr, host_write_byte, host_write_data, host_write_ready
-        The host's write of one byte, done in a cycle with ``host_write_ready``.
     """
 
     LATENCY = 3
     SKIP_LATENCY = 4
-    HOST_LATENCY = 2
+    HOST_DECISION = 2
 
     def __init__(self, config):
         self.config = config
@@ -169,21 +168,15 @@ class ActivationMemory(wiring.Component):
             "read_en": In(1),
             "read_addr": In(16),
             "read_data": Out(width * 8),
+            "host_en": In(1),
+            "host_addr": In(16),
+            "host_ready": Out(1),
             "skip_en": In(1),
             "skip_addr": In(16),
             "skip_data": Out(width * 8),
             "write_en": In(width),
             "write_addr": In(16),
             "write_data": In(width * 8),
-            "host_read_en": In(1),
-            "host_read_addr": In(16),
-            "host_read_ready": Out(1),
-            "host_read_data": Out(width * 8),
-            "host_write_en": In(1),
-            "host_write_addr": In(16),
-            "host_write_byte": In(8),
-            "host_write_data": In(8),
-            "host_write_ready": Out(1),
         })
 
     def elaborate(self, platform):
@@ -191,65 +184,52 @@ class ActivationMemory(wiring.Component):
         config = self.config
         bits = exact_log2(config.act_bank_words)
 
+        # Of the banks that there are; the engine addresses no other.
+        bank_bits = (config.act_banks - 1).bit_length()
         skip_addr = Signal(bits, reset_less=True)
-        m.d.sync += skip_addr.eq(self.skip_addr)
+        host_en = Signal()
+        host_ready = Signal()
+        lost = Signal(config.act_banks)
+        m.d.sync += [
+            skip_addr.eq(Mux(self.skip_en, self.skip_addr, self.host_addr)),
+            host_en.eq(self.host_en & ~self.skip_en),
+            host_ready.eq(host_en & ~lost.any()),
+        ]
+        m.d.comb += self.host_ready.eq(host_ready)
 
         read_data = Signal.like(self.read_data, reset_less=True)
         skip_data = Signal.like(self.skip_data, reset_less=True)
         read_word = C(0, config.word_bytes * 8)
         skip_word = C(0, config.word_bytes * 8)
-        host_word = C(0, config.word_bytes * 8)
-        is_writing = self.write_en.any()
-        host_enables = Signal(config.word_bytes)
-        m.d.comb += [
-            host_enables.eq(self.host_write_en << self.host_write_byte),
-            # Beyond the banks there is nothing to wait for.
-            self.host_read_ready.eq(1),
-            self.host_write_ready.eq(1),
-        ]
         for k in range(config.act_banks):
             m.submodules[f"bank{k}"] = bank = memory.Memory(
                 shape=unsigned(config.word_bytes * 8), depth=config.act_bank_words, init=[])
             read = bank.read_port()
             write = bank.write_port(granularity=8)
-            # Bit j: the read that reached this bank j cycles ago (skip: the one about to, bit 0).
+            # Bit j: the read that reached this bank j cycles ago. `skip`, `host`: those about to.
             main = Signal(2, name=f"main{k}", reset_less=True)
-            skip = Signal(3, name=f"skip{k}", reset_less=True)
+            skip = Signal(name=f"skip{k}", reset_less=True)
+            host = Signal(name=f"host{k}", reset_less=True)
+            late = Signal(2, name=f"late{k}", reset_less=True)
+            is_read = self.read_en & (self.read_addr[bits:][:bank_bits] == k)
             word = Signal(config.word_bytes * 8, name=f"word{k}", reset_less=True)
-            # The host's turns: no read, no write of the engine meets this bank.
-            host = Signal(2, name=f"host{k}", reset_less=True)
-            is_read = Signal(name=f"is_read{k}")
-            is_written = Signal(name=f"is_written{k}")
-            host_reads = self.host_read_addr[bits:] == k
-            host_writes = self.host_write_addr[bits:] == k
             m.d.comb += [
-                is_read.eq(self.read_en & (self.read_addr[bits:] == k)),
-                read.addr.eq(Mux(skip[0], skip_addr, Mux(
-                    is_read, self.read_addr[:bits], self.host_read_addr[:bits]))),
-                is_written.eq(is_writing & (self.write_addr[bits:] == k)),
-                write.addr.eq(Mux(
-                    is_written, self.write_addr[:bits], self.host_write_addr[:bits])),
-                write.data.eq(Mux(
-                    is_written, self.write_data, self.host_write_data.replicate(config.word_bytes))),
-                write.en.eq(Mux(is_written, self.write_en, Mux(host_writes, host_enables, 0))),
+                read.addr.eq(Mux(skip | (host & ~is_read), skip_addr, self.read_addr[:bits])),
+                lost[k].eq(host & is_read),
+                write.addr.eq(self.write_addr[:bits]),
+                write.data.eq(self.write_data),
+                write.en.eq(Mux(self.write_addr[bits:] == k, self.write_en, 0)),
             ]
-            with m.If(host_reads & (skip[0] | is_read)):
-                m.d.comb += self.host_read_ready.eq(0)
-            with m.If(host_writes & is_written):
-                m.d.comb += self.host_write_ready.eq(0)
             m.d.sync += [
-                host.eq(Cat(host_reads, host[0])),
-                main.eq(Cat(is_read, main[0])),
-                skip.eq(Cat(self.skip_en & (self.skip_addr[bits:] == k), skip[:2])),
+                main.eq(Cat(self.read_addr[bits:] == k, main[0])),
+                skip.eq(self.skip_en & (self.skip_addr[bits:] == k)),
+                host.eq(self.host_en & ~self.skip_en & (self.host_addr[bits:] == k)),
+                late.eq(Cat(skip | host, late[0])),
                 word.eq(read.data),
             ]
             read_word |= Mux(main[1], word, 0)
-            skip_word |= Mux(skip[2], word, 0)
-            host_word |= Mux(host[1], word, 0)
+            skip_word |= Mux(late[1], word, 0)
 
         m.d.sync += [read_data.eq(read_word), skip_data.eq(skip_word)]
-        m.d.comb += [
-            self.read_data.eq(read_data), self.skip_data.eq(skip_data),
-            self.host_read_data.eq(host_word),
-        ]
+        m.d.comb += [self.read_data.eq(read_data), self.skip_data.eq(skip_data)]
         return m

@@ -17,8 +17,8 @@ __all__ = ["EARLY_MAX", "early_start", "with_early_starts", "with_restarts"]
 
 # What the field holds.
 EARLY_MAX = 31
-# Cycles from the last slice of a layer to the first of the next, at the least: the address generator
-# takes the instruction, its loops are set.
+# Cycles from the last slice of a layer to the first of the next, at the least: the address
+# generator takes the instruction, its loops are set.
 _TURN_AROUND = 3
 # Cycles from taking the last instruction of a run to the first slice of a run behind it, at the
 # least: END is fetched, then the next run's first instruction.

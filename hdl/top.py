@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .engine import READ_LATENCY, Engine
+from .engine import READ_DECISION, READ_LATENCY, Engine
 from .link.cobs import CobsDecoder, CobsEncoder
 from .link.controller import Controller
 from .link.frames import FrameReceiver, FrameTransmitter
@@ -16,7 +16,10 @@ TO_ENGINE = (
     "write_en", "write_space", "write_addr", "write_byte", "write_data", "read_en", "read_addr",
     "start", "first", "count", "counter_addr", "clear",
 )
-FROM_ENGINE = ("write_ready", "read_ready", "read_data", "done", "cycles", "error", "layer", "counter_data")
+FROM_ENGINE = (
+    "write_ready", "write_idle", "read_ready", "read_data", "done", "cycles", "error", "layer",
+    "counter_data",
+)
 
 
 class Top(wiring.Component):
@@ -45,7 +48,8 @@ class Top(wiring.Component):
 
     def __init__(self, config, build_sha256, *, board="virtual", engine=None):
         self.controller = Controller(
-            config, read_latency=READ_LATENCY, build_sha256=build_sha256, board=board)
+            config, read_latency=READ_LATENCY - READ_DECISION, build_sha256=build_sha256,
+            board=board)
         self.engine = Engine(config) if engine is None else engine
         super().__init__({
             "i": In(stream.Signature(8)),

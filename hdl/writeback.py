@@ -49,6 +49,10 @@ class WriteBack(wiring.Component):
         Bytes that leave Post.
     write_en, write_addr, write_data : Out
         Write port of the activation memory, registered.
+    host_en, host_addr, host_byte, host_data : In
+        The host's write of one byte, through the same register.
+    host_ready : Out(1)
+        It is taken in this cycle: no beat of a layer enters the register.
     finish : Out(1)
         The layer's last bytes leave Post: they are written in the next cycle.
     overrun : Out(1)
@@ -82,6 +86,11 @@ class WriteBack(wiring.Component):
             "write_en": Out(width),
             "write_addr": Out(16),
             "write_data": Out(width * 8),
+            "host_en": In(1),
+            "host_addr": In(16),
+            "host_byte": In(8),
+            "host_data": In(8),
+            "host_ready": Out(1),
             "finish": Out(1),
             "overrun": Out(1),
         })
@@ -151,6 +160,13 @@ class WriteBack(wiring.Component):
             write_addr.eq(self.dst + out.offset),
             write_data.eq(self.post_bytes.replicate(groups)),
         ]
+        m.d.comb += self.host_ready.eq(~out_valid)
+        with m.If(self.host_en & ~out_valid):
+            m.d.sync += [
+                write_en.eq(1 << self.host_byte),
+                write_addr.eq(self.host_addr),
+                write_data.eq(self.host_data.replicate(config.word_bytes)),
+            ]
         m.d.comb += [
             self.write_en.eq(write_en),
             self.write_addr.eq(write_addr),

@@ -140,16 +140,15 @@ class ReferenceMachine:
                 f"program: input '{port.tensor}' of {port.nbytes} bytes is expanded as "
                 f"{port.expand.hwc}"
             )
-        form = port.expand
-        if form.stride_h > form.kernel_h or form.stride_w > form.kernel_w:
+        expand = port.expand
+        if expand.stride_h > expand.kernel_h or expand.stride_w > expand.kernel_w:
             raise ProgramError(f"program: input '{port.tensor}' is expanded with a stride too far")
         others = [
             (p.tensor, p.offset, self._words(p))
             for inputs, _ in self._ports for p in inputs if p != port
         ]  # fmt: skip
-        others += [
-            (f"instruction {y.index}", y.i.dst, y.result_words) for form in self._forms for y in form
-        ]
+        layers = [layer for form in self._forms for layer in form]
+        others += [(f"instruction {y.index}", y.i.dst, y.result_words) for y in layers]
         for name, at, words in others:
             if at < end and start < at + words:
                 raise ProgramError(

@@ -1,10 +1,10 @@
 """An engine with the real one's ports and no arithmetic, for tests of the link in pysim."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 
 from trivet.hdl.config import EngineConfig
-from trivet.hdl.engine import READ_LATENCY, Engine
+from trivet.hdl.engine import READ_DECISION, READ_LATENCY, Engine
 from trivet.hdl.loader import memories
 
 __all__ = ["StubEngine"]
@@ -43,8 +43,13 @@ class StubEngine(wiring.Component):
             m.d.sync += stage.eq(stages[-1])
             stages.append(stage)
         m.d.comb += [
-            self.read_data.eq(stages[-1]), self.read_ready.eq(1), self.write_ready.eq(1),
+            self.read_data.eq(stages[-1]),
+            self.write_ready.eq(1),
+            self.write_idle.eq(1),
         ]
+        asked = Signal(READ_DECISION)
+        m.d.sync += asked.eq(Cat(self.read_en, asked[:-1]))
+        m.d.comb += self.read_ready.eq(asked[-1])
 
         left = Signal(16)
         waits = Signal()

@@ -86,7 +86,7 @@ class Lowered:
         while graph.unit(names[-1]).kind == "view" and moves_bytes(graph, graph.unit(names[-1])):
             names.pop()
         try:
-            return lower(graph, names, device.engine)
+            return lower(graph, names, device.engine, overlap=True)
         except CompileError as e:
             return e
 

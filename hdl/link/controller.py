@@ -60,7 +60,7 @@ class Controller(wiring.Component):
     config : EngineConfig
         Configuration of the engine.
     read_latency : :class:`int`
-        Cycles of the engine's read port.
+        Cycles from the engine's ``read_ready`` to its ``read_data``.
     build_sha256 : :class:`bytes`
         Identity of the build, 32 bytes.
     board : :class:`str`
@@ -112,6 +112,7 @@ class Controller(wiring.Component):
                 "write_byte": Out(8),
                 "write_data": Out(8),
                 "write_ready": In(1),
+                "write_idle": In(1),
                 "read_en": Out(1),
                 "read_addr": Out(16),
                 "read_ready": In(1),
@@ -199,7 +200,9 @@ class Controller(wiring.Component):
             peeker.read_ready.eq(self.read_ready),
             peeker.read_data.eq(self.read_data),
             loader.write_ready.eq(self.write_ready),
+            loader.write_idle.eq(self.write_idle),
             expander.write_ready.eq(self.write_ready),
+            expander.write_idle.eq(self.write_idle),
             self.counter_addr.eq(counter_index),
             greeting_port.addr.eq(greeting_index),
             self.first.eq(run[32:48]),

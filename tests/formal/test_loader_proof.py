@@ -80,8 +80,17 @@ class Lands(Elaboratable):
                 for k, (w, b) in enumerate(places(memory.word_bytes, length)):
                     hit = same & (written == k)
                     word, byte = Mux(hit, w, word), Mux(hit, b, byte)
-        with m.If(dut.write_en):
+        # The engine takes a byte when it likes, and has it in its memory some time later.
+        ready = free(m, 1, "ready")
+        held = Signal()
+        with m.If(dut.write_en & ready):
+            m.d.sync += held.eq(1)
+        with m.Elif(free(m, 1, "settles")):
+            m.d.sync += held.eq(0)
+        m.d.comb += [dut.write_ready.eq(ready), dut.write_idle.eq(~held)]
+        with m.If(dut.write_en & ready):
             m.d.sync += written.eq(written + 1)
+        with m.If(dut.write_en):
             m.d.comb += [
                 Assert(started & ~finished & (written < given)),
                 Assert(dut.write_space == space),
@@ -92,10 +101,14 @@ class Lands(Elaboratable):
         m.d.comb += Assert(given <= count)
         with m.If(dut.done):
             m.d.sync += finished.eq(1)
-            m.d.comb += Assert(started & ~finished & (given == count) & (written == count))
-        # It ends: a source without stalls is served in count + 3 cycles.
+            m.d.comb += [
+                Assert(started & ~finished & (given == count) & (written == count)),
+                Assert(~held),
+            ]
+        # It ends: a source and an engine without stalls are served in count + 3 cycles.
         patience = Signal(range(BYTES + 8))
-        with m.If(started & ~finished & ~(dut.i.ready & ~dut.i.valid)):
+        is_stalled = (dut.i.ready & ~dut.i.valid) | (dut.write_en & ~ready) | held
+        with m.If(started & ~finished & ~is_stalled):
             m.d.sync += patience.eq(patience + 1)
         m.d.comb += Assert(patience <= count + 3)
         return m

@@ -68,6 +68,7 @@ def test_loader_writes_bytes_in_order(space, run):
 
     async def watch(ctx):
         ctx.set(dut.write_ready, 1)
+        ctx.set(dut.write_idle, 1)
         ctx.set(dut.area, {"space": space, "address": 7, "run": run, "count": len(text)})
         ctx.set(dut.start, 1)
         await ctx.tick()

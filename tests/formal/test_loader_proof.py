@@ -81,11 +81,11 @@ class Lands(Elaboratable):
                     hit = same & (written == k)
                     word, byte = Mux(hit, w, word), Mux(hit, b, byte)
         # The engine takes a byte when it likes, and has it in its memory some time later.
-        ready = free(m, 1, "ready")
+        ready, settles = free(m, 1, "ready"), free(m, 1, "settles")
         held = Signal()
         with m.If(dut.write_en & ready):
             m.d.sync += held.eq(1)
-        with m.Elif(free(m, 1, "settles")):
+        with m.Elif(settles):
             m.d.sync += held.eq(0)
         m.d.comb += [dut.write_ready.eq(ready), dut.write_idle.eq(~held)]
         with m.If(dut.write_en & ready):

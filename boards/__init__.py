@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources
+from .board import Board, HostLink, Resources, Toolchain
 from .colorlight_i5 import COLORLIGHT_I5
 from .ecpix5_85 import ECPIX5_85
 from .icebreaker import ICEBREAKER
 from .ulx3s_85f import ULX3S_85F
 
-__all__ = ["BOARDS", "Board", "HostLink", "Resources", "get"]
+__all__ = ["BOARDS", "Board", "HostLink", "Resources", "Toolchain", "get"]
 
 BOARDS: dict[str, Board] = {b.name: b for b in (ULX3S_85F, ECPIX5_85, COLORLIGHT_I5, ICEBREAKER)}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-__all__ = ["Board", "HostLink", "Resources"]
+__all__ = ["Board", "HostLink", "Resources", "Toolchain"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class HostLink:
 
 
 @dataclass(frozen=True)
+class Toolchain:
+    """How a bitstream is made: the family, nextpnr's device arguments, the packer's arguments."""
+
+    family: Literal["ecp5", "ice40", "gowin", "xilinx"]
+    arguments: tuple[str, ...] = ()
+    pack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Board:
     """A physical FPGA board.
 
@@ -60,3 +70,4 @@ class Board:
     clock_status: str = "no engine yet"
     power_busy_w: float | None = None
     notes: tuple[str, ...] = field(default=())
+    toolchain: Toolchain | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources
+from .board import Board, HostLink, Resources, Toolchain
 
 __all__ = ["COLORLIGHT_I5"]
 
@@ -36,4 +36,9 @@ COLORLIGHT_I5 = Board(
         "hardware": "no: never run on a board",
     },
     notes=("the default engine needs 128 multipliers, this part has 28",),
+    toolchain=Toolchain(
+        family="ecp5",
+        arguments=("--25k", "--package", "CABGA381", "--speed", "6"),
+        pack=("--compress",),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources
+from .board import Board, HostLink, Resources, Toolchain
 
 __all__ = ["ECPIX5_85"]
 
@@ -35,4 +35,9 @@ ECPIX5_85 = Board(
         "routed": "no: no bitstream of this release",
         "hardware": "no: never run on a board",
     },
+    toolchain=Toolchain(
+        family="ecp5",
+        arguments=("--um5g-85k", "--package", "CABGA554", "--speed", "8"),
+        pack=("--compress",),
+    ),
 )

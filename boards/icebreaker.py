@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources
+from .board import Board, HostLink, Resources, Toolchain
 
 __all__ = ["ICEBREAKER"]
 
@@ -36,4 +36,9 @@ ICEBREAKER = Board(
         "hardware": "no: never run on a board",
     },
     notes=("the default engine needs 128 multipliers, this part has 8",),
+    toolchain=Toolchain(
+        family="ice40",
+        arguments=("--up5k", "--package", "sg48"),
+        pack=(),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources
+from .board import Board, HostLink, Resources, Toolchain
 
 __all__ = ["ULX3S_85F"]
 
@@ -50,4 +50,9 @@ ULX3S_85F = Board(
     },
     clock_hz=100_000_000,
     clock_status="planned: 100 to 125 MHz were routed for engines of this size on speed grade 6",
+    toolchain=Toolchain(
+        family="ecp5",
+        arguments=("--85k", "--package", "CABGA381", "--speed", "6"),
+        pack=("--compress",),
+    ),
 )

@@ -16,6 +16,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trivet import boards
 from trivet.hdl.isa import Program
 from trivet.runtime.bundle import (
     BundleWriter,
@@ -28,6 +29,7 @@ from trivet.runtime.bundle import Rig as BundleRig
 from trivet.runtime.bundle import RigDevice as BundleDevice
 
 from . import cost_cpu, cost_fpga, show
+from .bitstreams import Bitstream, add_bitstream, bitstream_note
 from .contract import stage_model
 from .errors import CompileError
 from .load import Loaded, load
@@ -56,9 +58,9 @@ __all__ = ["STEPS", "Compiled", "InfeasiblePlan", "Options", "Step", "Work", "co
 
 _T = TypeVar("_T")
 Progress = Callable[[str, str], None]  # step, what it is doing
-NO_BITSTREAM = (
-    "no bitstream: this release has no bitstream builder, it comes with the boards work; "
-    "the bundle runs on the virtual board, the model device and the CPU"
+NOT_ASKED = (
+    "no bitstream: none was asked for; name the board with --board, or add it later with "
+    "trivet build BUNDLE --board B"
 )
 REAL = 4  # items kept in the bundle: of the user's data, and seeded
 SEEDED = 4
@@ -76,14 +78,18 @@ class InfeasiblePlan(CompileError):
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose. ``vectors`` and ``calibrate`` map input names to arrays of items."""
+    """What the user chose. ``vectors`` and ``calibrate`` map input names to arrays of items.
+
+    ``bitstream`` builds the boards of the plan's FPGA stages (minutes, then cached); False leaves
+    them out, None too, with a note that says how to get them.
+    """
 
     rig: Rig | None = None
     shapes: Mapping[str, int] | None = None
     calibrate: Path | None = None
     vectors: Path | None = None
     stop_after: str | None = None
-    bitstream: bool = True
+    bitstream: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,8 @@ class Work:
     vectors: Vectors | None = None
     expected: tuple[dict[str, Array], ...] = ()
     verdicts: tuple[LayerVerdict, ...] = ()
+    bitstreams: tuple[Bitstream, ...] = ()
+    warnings: tuple[str, ...] = ()  # what was asked for and could not be done
     notes: tuple[str, ...] = ()
 
     @property
@@ -274,8 +282,36 @@ def _verify(work: Work) -> Work:
 def _build(work: Work) -> Work:
     if not work.programs:
         return work
-    note = NO_BITSTREAM if work.options.bitstream else "no bitstream, as asked for"
-    return replace(work, notes=(*work.notes, note))
+    if not work.options.bitstream:
+        note = NOT_ASKED if work.options.bitstream is None else "no bitstream, as asked for"
+        return replace(work, notes=(*work.notes, note))
+    from .build.build import build  # Amaranth and more, for those who want it
+
+    made: list[Bitstream] = []
+    notes = list(work.notes)
+    warnings = list(work.warnings)
+    plan = _need(work.plan)
+    wanted = {
+        (work.rig.device(plan.stages[index].device).board, program.config): None
+        for index, program in work.programs.items()
+    }
+    for name, config in wanted:
+        if name is None:
+            notes.append("no bitstream: the plan's FPGA is no known board")
+            continue
+        try:
+            built = build(
+                boards.get(name),
+                config,
+                tell=lambda phase, what: work.tell("build", f"{phase}: {what}"),
+            )
+        except CompileError as e:
+            # The rest of the bundle is worth having: virtual board, model device and CPU run it.
+            warnings.append(f"no bitstream: {e}")
+            continue
+        made.append(Bitstream(name, config.sha256, built))
+        notes.append(bitstream_note(built))
+    return replace(work, bitstreams=tuple(made), notes=tuple(notes), warnings=tuple(warnings))
 
 
 def _bundle(work: Work) -> Work:
@@ -306,6 +342,8 @@ def _bundle(work: Work) -> Work:
         )
         writer.add(f"taps/{stage.index}.onnx", _need(model.taps))
         writer.add_engine(program.config_sha256, EngineInfo(dict(program.config.to_dict())))
+    for bitstream in work.bitstreams:
+        add_bitstream(writer, bitstream)
     writer.add_vectors(_vector_arrays(graph, work))
     writer.write(work.out)
     return work
@@ -375,6 +413,12 @@ def _show_plan(work: Work) -> RenderableType:
     return render(_need(work.plan))
 
 
+def _show_build(work: Work) -> RenderableType:
+    if not work.programs:
+        return Text("nothing to build")
+    return Text("\n".join((*work.warnings, *work.notes[-max(len(work.bitstreams), 1) :])))
+
+
 def _show_bundle(work: Work) -> RenderableType:
     lines = [Text(f"note: {note}", style="dim") for note in work.notes]
     return Group(_show_plan(work), show.verdicts(work.verdicts), *lines)
@@ -389,6 +433,6 @@ STEPS: tuple[Step, ...] = (
     Step("plan", _plan, _show_plan),
     Step("lower", _lower, lambda w: show.programs(w.programs or {})),
     Step("verify", _verify, lambda w: show.verdicts(w.verdicts)),
-    Step("build", _build, lambda w: Text(w.notes[-1] if w.programs else "nothing to build")),
+    Step("build", _build, _show_build),
     Step("bundle", _bundle, _show_bundle),
 )

@@ -272,6 +272,49 @@ class BundleWriter:
         """Describe an engine configuration; its bitstreams' members are added with :meth:`add`."""
         self._engines[config_sha256] = info
 
+    def add_bitstream(self, config_sha256: str, board: str, info: BitstreamInfo) -> None:
+        """List a bitstream of an engine that was described before; its member is added too."""
+        engine = self._engines[config_sha256]
+        self._engines[config_sha256] = msgspec.structs.replace(
+            engine, bitstreams={**engine.bitstreams, board: info}
+        )
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the members added so far."""
+        return tuple(self._members)
+
+    @classmethod
+    def copy_of(cls, bundle: Bundle, *, without: tuple[str, str] | None = None) -> BundleWriter:
+        """A writer that holds everything of a bundle.
+
+        ``without`` is the engine and board of a bitstream that is left out, with its report.
+        """
+        manifest = bundle.manifest
+        writer = cls(
+            trivet=manifest.trivet,
+            model=manifest.model,
+            plan=bundle.read(PLAN),
+            rig=bundle.rig(),
+            tools=manifest.tools,
+        )
+        writer._tensors = dict(manifest.tensors)
+        writer._stages = list(manifest.stages)
+        writer._engines = dict(manifest.engines)
+        writer._vectors = manifest.vectors
+        left_out: set[str] = set()
+        if without is not None and without[0] in writer._engines:
+            engine = writer._engines[without[0]]
+            old = engine.bitstreams.get(without[1])
+            if old is not None:
+                left_out = {old.member, f"{old.member.rpartition('.')[0]}.report.json"}
+                rest = {b: i for b, i in engine.bitstreams.items() if b != without[1]}
+                writer._engines[without[0]] = msgspec.structs.replace(engine, bitstreams=rest)
+        for name in manifest.members:
+            if name not in left_out:
+                writer._members[name] = bundle.read(name)
+        return writer
+
     def add_vectors(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Store test vectors (``vectors.npz``); no object arrays."""
         self._vectors = self.add(VECTORS, pack_vectors(arrays))

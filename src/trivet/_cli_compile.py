@@ -67,7 +67,7 @@ def compile_command(
     calibrate: Path | None,
     shapes: Mapping[str, int],
     vectors: Path | None,
-    bitstream: bool,
+    bitstream: bool | None,
     stop_after: str | None,
     as_json: bool,
 ) -> None:
@@ -79,6 +79,8 @@ def compile_command(
         check_target(out)
     options = Options(devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream)
     done = _compile(model, out, options, verify=True, as_json=as_json)
+    for warning in done.work.warnings:
+        print(f"trivet: {warning}", file=sys.stderr)
     if as_json:
         print_json(_summary(done))
         return
@@ -100,6 +102,8 @@ def _summary(done: Compiled) -> dict[str, Any]:
         "plan": None if work.plan is None else msgspec.to_builtins(work.plan),
         "bytes_compared": sum(v.bytes_compared for v in work.verdicts),
         "bytes_different": sum(v.bytes_different for v in work.verdicts),
+        "bitstreams": {b.board: msgspec.to_builtins(b.built.report) for b in work.bitstreams},
+        "warnings": list(work.warnings),
         "notes": list(work.notes),
     }
 

@@ -129,7 +129,8 @@ def compile_(
         ),
     ] = None,
     no_bitstream: Annotated[
-        bool, typer.Option("--no-bitstream", help="Leave the bitstream out.")
+        bool,
+        typer.Option("--no-bitstream", help="With --board: leave the bitstream out (minutes)."),
     ] = False,
     stop_after: Annotated[
         str | None,
@@ -154,7 +155,8 @@ def compile_(
         calibrate=calibrate,
         shapes=shape_options(shape),
         vectors=vectors,
-        bitstream=not no_bitstream,
+        # Whoever names a board wants its bitstream; the default rig is a simulated board.
+        bitstream=False if no_bitstream else (True if board is not None else None),
         stop_after=stop_after,
         as_json=json,
     )
@@ -255,6 +257,75 @@ def verify(
     from trivet._cli_run import verify_command
 
     verify_command(bundle, rtl=rtl, vectors=vectors, junit=junit, as_json=json)
+
+
+@app.command(cls=_Command)
+def build(
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Build the engine of this bundle, and put the bitstream into it.",
+            metavar="[OUT.trivet]",
+            show_default=False,
+        ),
+    ] = None,
+    board: Annotated[str, typer.Option("--board", help="The board to build for.")] = "ulx3s-85f",
+    seeds: Annotated[
+        int,
+        typer.Option(
+            "--seeds",
+            help="Up to N placements; the first that reaches the clock, else the best.",
+            metavar="N",
+        ),
+    ] = 1,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", help="Minutes for each run of a tool.")
+    ] = 20.0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep netlists in the build's folder too.")
+    ] = False,
+    folder: Annotated[
+        bool, typer.Option("--folder", help="Print the build's folder and nothing else on stdout.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Copy the bitstream there.", metavar="FILE"),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Build a board's bitstream with open tools: the board's own engine, or a bundle's."""
+    from trivet._cli_build import build_command
+
+    build_command(
+        bundle,
+        board,
+        seeds=seeds,
+        limit_minutes=time_limit,
+        keep=keep,
+        only_folder=folder,
+        output=output,
+        as_json=json,
+    )
+
+
+@app.command(cls=_Command)
+def program(
+    bundle: Bundle,
+    board: Annotated[str, typer.Option("--board", help="The board that is connected.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Really program it; without, the command is printed.")
+    ] = False,
+    flash: Annotated[
+        bool, typer.Option("--flash", help="Into the flash, not only until power is off.")
+    ] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Check a bundle's bitstream for a board and print (with --yes: run) openFPGALoader."""
+    from trivet._cli_build import program_command
+
+    program_command(bundle, board, yes=yes, flash=flash, as_json=json)
 
 
 @app.command(cls=_Command)

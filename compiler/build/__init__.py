@@ -1,0 +1,1 @@
+"""From an engine and a board to a bitstream, with pip's open tools."""

@@ -1,0 +1,90 @@
+"""How each family is built: the scripts and arguments, as data that goes into the build's hash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trivet.boards.board import Toolchain
+
+from .design import Design
+
+__all__ = ["SUFFIX", "Recipe", "recipe"]
+
+Family = Literal["ecp5", "ice40", "gowin", "xilinx"]
+SUFFIX: Mapping[str, str] = {"ecp5": "bit", "ice40": "bin", "gowin": "fs", "xilinx": "zip"}
+
+# Memories whose contract says that a read and a write of one word never meet in a cycle
+# (hdl.memories, the tables of hdl.post and hdl.addend: nothing is loaded while the engine runs).
+# yosys would otherwise put a multiplexer of old and new data behind each of their bits, and no
+# output register could be used. Those of the link and the counters are not in the list.
+_NEVER_MEET = ("*.engine.*_memory", "*.engine.*.addend*", "*.engine.*.table*")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Commands of one build; ``{seed}`` in a file name or argument stands for the seed.
+
+    ``synthesis`` is yosys' script: it reads ``top.il`` and writes ``synth.json`` and ``stat.json``.
+    ``absorb`` says whether :func:`.netlist.absorb` runs in between. ``place`` and ``pack`` are the
+    arguments of the other two tools, empty for families that are only exported.
+    """
+
+    family: Family
+    synthesis: str
+    absorb: bool = False
+    place: tuple[str, ...] = ()
+    pack: tuple[str, ...] = ()
+
+    @property
+    def bitstream(self) -> str:
+        return f"top-{{seed}}.{SUFFIX[self.family]}"
+
+
+def recipe(design: Design, toolchain: Toolchain) -> Recipe:
+    """The commands for a design on a family."""
+    top = design.name
+    constraints = design.constraints[0]
+    mhz = f"{design.clock_hz / 1e6:g}"
+    common = (*toolchain.arguments, "--seed", "{seed}", "--report", "report-{seed}.json")
+    read = "read_rtlil top.il\n"
+    stat = "tee -q -o stat.json stat -json\n"
+    if toolchain.family == "ecp5":
+        apart = " ".join(f"{pattern}/t:$memrd_v2" for pattern in _NEVER_MEET)
+        return Recipe(
+            "ecp5",
+            f"{read}setparam -set COLLISION_X_MASK 1'1 {apart}\n"
+            f"synth_ecp5 -top {top} -json synth.json\n{stat}",
+            absorb=True,
+            place=(
+                *common, "--json", "top.json", "--lpf", constraints, "--textcfg",
+                "top-{seed}.config", "--freq", mhz, "--router", "router1", "--timing-allow-fail",
+            ),
+            pack=(*toolchain.pack, "--input", "top-{seed}.config", "--bit", "top-{seed}.bit"),
+        )  # fmt: skip
+    if toolchain.family == "ice40":
+        return Recipe(
+            "ice40",
+            f"{read}synth_ice40 -dsp -top {top} -json synth.json\n{stat}",
+            place=(
+                *common, "--json", "top.json", "--pcf", constraints, "--asc", "top-{seed}.asc",
+                "--freq", mhz, "--timing-allow-fail",
+            ),
+            pack=(*toolchain.pack, "top-{seed}.asc", "top-{seed}.bin"),
+        )  # fmt: skip
+    if toolchain.family == "gowin":
+        return Recipe(
+            "gowin",
+            f"{read}synth_gowin -top {top} -json synth.json\n{stat}",
+            place=(
+                *common, "--json", "top.json", "--vopt", f"cst={constraints}", "--write",
+                "routed-{seed}.json", "--freq", mhz, "--timing-allow-fail",
+            ),
+            pack=(*toolchain.pack, "-o", "top-{seed}.fs", "routed-{seed}.json"),
+        )  # fmt: skip
+    return Recipe(
+        "xilinx",
+        f"{read}write_verilog -noattr top.v\n"
+        f"synth_xilinx -flatten -top {top} {' '.join(toolchain.arguments)}\n{stat}",
+    )

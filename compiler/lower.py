@@ -47,6 +47,9 @@ from .units import AddSpec, Array, ConcatSpec, ConvSpec, Graph, PadSpec, PoolSpe
 
 __all__ = ["lower", "refusal"]
 
+# Cycles of a run, at the least, during which the host has another one queued behind it.
+_ROUND_TRIP = 1000
+
 
 @dataclass(frozen=True)
 class _Value:
@@ -71,7 +74,9 @@ def lower(
     ``expand``: inputs of few channels may be stored spread over their convolution's windows
     (:class:`trivet.hdl.isa.Expand`); they are where memory allows.
     ``overlap``: the program gets a second form (:class:`trivet.hdl.isa.Odd`) where memory for
-    twice the inputs and outputs, and for twice the instructions, allows; expansion comes first.
+    twice the outputs, and for twice the instructions, allows; with inputs of its own where they fit
+    twice, else with the first form's, if the layers after their last reader take long enough.
+    Expansion comes before that.
     """
     chosen = set(unit_names)
     inputs, outputs = edges(graph, chosen)  # refuses unknown names
@@ -99,17 +104,16 @@ def lower(
     layers = [_build(graph, group, values, config) for group in groups]
     forms = _expansions(graph, groups, values, inputs, outputs, config) if expand else {}
     overlap = overlap and 2 * (len(groups) + 1) <= config.instructions
+    release = _release(groups, layers, values, inputs)
     # Expanded buffers are shared with nothing, nor are those of two forms; others are smaller.
-    ways = [
-        (f, o)
-        for f in ((forms, {}) if forms else ({},))
-        for o in ((True, False) if overlap else (False,))
-    ]
+    sides = [(inputs, outputs), *([(outputs,)] if release else [])] if overlap else []
+    ways = [(f, twice) for f in ((forms, {}) if forms else ({},)) for twice in (*sides, ())]
     while True:
-        (forms, overlap), *ways = ways
-        ports = {joints.locate(name)[0] for name in (*inputs, *outputs)} if overlap else set()
+        (forms, twice), *ways = ways
+        ports = {joints.locate(name)[0] for side in twice for name in side}
+        kept = {*forms, *(joints.locate(name)[0] for name in inputs if len(twice) == 1)}
         try:
-            places = _allocate(graph, groups, joints, inputs, outputs, config, forms, ports)
+            places = _allocate(graph, groups, joints, inputs, outputs, config, kept, forms, ports)
             break
         except CompileError:
             if not ways:
@@ -120,7 +124,8 @@ def lower(
             assert isinstance(group.head.spec, ConvSpec)
             out = hwc_of(graph.tensors[group.head.outputs[0]].shape)
             layers[k] = expanded_layer(group.head.spec, form, out, config)
-    assembler = _Assembler(graph, config, joints, places, forms, overlap)
+    assembler = _Assembler(graph, config, joints, places, forms, bool(twice))
+    assembler.release = release if len(twice) == 1 else 0
     return assembler.assemble(groups, layers, inputs, outputs)
 
 
@@ -398,6 +403,7 @@ def _allocate(
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     config: EngineConfig,
+    kept: set[str],
     forms: dict[str, Expand],
     ports: set[str],
 ) -> dict[str, int]:
@@ -416,7 +422,24 @@ def _allocate(
     ends = [joints.locate(name)[0] for name in outputs]
     twins = {name: _twin(name) for name in sorted(ports)}
     sizes.update((twin, sizes[name]) for name, twin in twins.items())
-    return allocate(steps, sizes, inputs, ends, config, forms, twins)
+    return allocate(steps, sizes, inputs, ends, config, sorted(kept), twins)
+
+
+def _release(
+    groups: list[Group], layers: list[Layer], values: dict[str, _Value], inputs: tuple[str, ...]
+) -> int:
+    """Instructions after which no input is read; 0 where it is not worth while to say so.
+
+    An item is two runs then. The second must reach the board while the first runs, and the next
+    inputs while the second does.
+    """
+    fed = {values[name].root for name in inputs}
+    last = max(
+        k for k, g in enumerate(groups)
+        if fed.intersection(values[n].root for n in (g.source, g.skip) if n is not None)
+    )  # fmt: skip
+    work = [layer.instruction.work for layer in layers]
+    return last + 1 if min(sum(work[: last + 1]), sum(work[last + 1 :])) >= _ROUND_TRIP else 0
 
 
 def _twin(name: str) -> str:
@@ -438,6 +461,7 @@ class _Assembler:
     ) -> None:
         self.graph, self.config, self.joints, self.places = graph, config, joints, places
         self.forms, self.overlap = forms, overlap
+        self.release = 0  # of the form's instructions, 0: it has inputs of its own
         self.odd = False  # whose addresses are wanted
         self.weights = Pool(config.weight_word_bytes)
         self.params = Pool(8 * config.requantisers)
@@ -466,7 +490,8 @@ class _Assembler:
             code, second = with_restarts(config, [code, self.form(groups, layers)])
             end = Instruction(op=Op.END)
             instructions = (*code, end, *second, end)
-            odd = Odd(len(code) + 1, *(tuple(map(self.port, names)) for names in (inputs, outputs)))
+            ports = [tuple(map(self.port, names)) for names in (inputs, outputs)]
+            odd = Odd(len(code) + 1, ports[0], ports[1], self.release)
             self.odd = False
         notes = tuple(self.note(k, g, i) for k, (g, i) in enumerate(zip(groups, code, strict=True)))
         return Program(
@@ -485,7 +510,7 @@ class _Assembler:
     def form(self, groups: list[Group], layers: list[Layer]) -> tuple[Instruction, ...]:
         """The instructions, with the addresses of the form that is wanted."""
         placed = [self.place(group, layer) for group, layer in zip(groups, layers, strict=True)]
-        return with_early_starts(self.config, placed)
+        return with_early_starts(self.config, placed, self.release)
 
     def place(self, group: Group, layer: Layer) -> Instruction:
         """The layer's instruction with every address in it."""

@@ -414,11 +414,17 @@ class Odd:
     item's inputs and read the last one's outputs while the other form runs: nothing of this form's
     ports is touched then, and the other way round. So the rule for the host is: write a form's
     inputs and read its outputs only while no run of that form is under way or queued.
+
+    Where memory holds the inputs but once, both forms have the same, and ``release`` is the number
+    of a form's first instructions after which nothing reads them. So an item is two runs there, one
+    up to that point and one from there on, and the host writes the next inputs when the first is
+    done.
     """
 
     first: int  # its first instruction, behind the first form's END
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    release: int = 0  # 0: inputs of its own
 
 
 @dataclass(frozen=True)
@@ -532,7 +538,8 @@ class Program:
             odd = None
             if (second := meta.get("odd")) is not None:
                 odd = Odd(int(second["first"]), tuple(_port(p) for p in second["inputs"]),
-                          tuple(_port(p) for p in second["outputs"]))
+                          tuple(_port(p) for p in second["outputs"]),
+                          int(second.get("release", 0)))
         except (KeyError, TypeError, ValueError) as e:
             raise ProgramError(f"program: section META is not understood ({e})") from e
         if config.sha256 != digest.hex():

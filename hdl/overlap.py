@@ -88,15 +88,26 @@ def early_start(config: EngineConfig, before: Instruction, after: Instruction) -
 
 
 def with_early_starts(
-    config: EngineConfig, instructions: Iterable[Instruction]
+    config: EngineConfig, instructions: Iterable[Instruction], cut: int = 0
 ) -> tuple[Instruction, ...]:
-    """The same program with the largest ``early`` that is right for each instruction."""
+    """The same program with the largest ``early`` that is right for each instruction.
+
+    ``cut``: a run may end before this instruction, and another begin with it.
+    """
     program = list(instructions)
     for k in range(1, len(program)):
         before, after = program[k - 1], program[k]
         if Op.END not in (before.op, after.op):
-            program[k] = replace(after, early=early_start(config, before, after))
+            early = early_start(config, before, after)
+            if k == cut:
+                early = min(early, _fetched(config, before))
+            program[k] = replace(after, early=early)
     return tuple(program)
+
+
+def _fetched(config: EngineConfig, last: Instruction) -> int:
+    """How early the first layer of a run can be ready that follows the last one of another."""
+    return max(drain_cycles(config, last) + last.work - _RESTART, 0)
 
 
 def with_restarts(
@@ -113,7 +124,6 @@ def with_restarts(
         early = EARLY_MAX
         for before in programs:
             last = before[-1]
-            fetched = drain_cycles(config, last) + last.work - _RESTART
-            early = min(early, early_start(config, last, first), max(fetched, 0))
+            early = min(early, early_start(config, last, first), _fetched(config, last))
         found.append((replace(first, early=early), *program[1:]))
     return found

@@ -96,12 +96,14 @@ class Form:
     """A way to run the program: its first instruction and its ports.
 
     A program has one, or two with ports of their own for items in turn. The host may touch a form's
-    ports only while no run of that form is under way or queued.
+    ports only while no run of that form is under way or queued. With ``release``, both have the
+    same inputs, which are free once so many instructions were run.
     """
 
     first: int
     inputs: tuple[PortInfo, ...]
     outputs: tuple[PortInfo, ...]
+    release: int = 0
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,12 @@ class ProgramFile:
             layers = tuple(_layer(n) for n in meta["layers"])
             forms = [Form(0, inputs, outputs)]
             if (odd := meta.get("odd")) is not None:
+                release = int(odd.get("release", 0))
                 ports = [tuple(_port(p) for p in odd[side]) for side in ("inputs", "outputs")]
-                forms.append(Form(int(odd["first"]), *ports))
+                forms = [
+                    Form(0, inputs, outputs, release),
+                    Form(int(odd["first"]), ports[0], ports[1], release),
+                ]
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise ProgramFileError(f"program: section META is not understood ({e})") from e
         code = sections[b"INST"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 __all__ = ["VirtualBoard"]
 
-_CHUNK_CYCLES = 20_000  # between two looks at the input, about 50 ms
+_CHUNK_CYCLES = 200  # between two looks at the input, about half a millisecond
 _NEVER = 1 << 62
 
 
@@ -40,6 +40,7 @@ class VirtualBoard:
             if not 0.0 <= value < 1.0:
                 raise ValueError(f"virtual board: {name} is {value}, must be at least 0, below 1")
         self._library = _load(library)
+        self.step: int | None = None  # cycles of a read, at most; None: until the board is idle
         scale = 1 << 16
         self._board = self._library.board_new(seed, int(stall_in * scale), int(stall_out * scale))
 
@@ -53,9 +54,12 @@ class VirtualBoard:
         self._library.board_push(self._board, data, len(data))
 
     def read(self, timeout: float = 0.0) -> bytes:
-        """Run until the board has nothing to do and return what it sent; never waits."""
+        """Run until the board has nothing to do and return what it sent; never waits.
+
+        With :attr:`step`, at most so many cycles: as a host sees it that looks now and then.
+        """
         del timeout
-        self.run(_NEVER)
+        self.run(_NEVER if self.step is None else self.step)
         return self.pull()
 
     def run(self, cycles: int) -> bool:

@@ -124,6 +124,16 @@ class ReferenceMachine:
             before = sorted(host, key=lambda span: span[1])[k]
             if start < before[2] and (name, start, end) != before:
                 raise ProgramError(f"program: '{name}' and '{before[0]}' share memory")
+        assert self.program.odd is not None
+        if release := self.program.odd.release:
+            for layer in (layer for form in self._forms for layer in form[release:]):
+                for port in self.program.inputs:
+                    end = port.offset + self._words(port)
+                    spans = [(layer.i.src, layer.source_words), (layer.i.dst, layer.result_words)]
+                    if layer.i.has_add:
+                        spans.append((layer.i.src2, layer.result_words))
+                    if any(at < end and port.offset < at + words for at, words in spans):
+                        raise layer.wrong(f"uses '{port.tensor}' after its release")
         for form, others in zip(self._forms, reversed(self._ports), strict=True):
             for layer in form:
                 for port in (*others[0], *others[1]):

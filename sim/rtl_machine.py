@@ -32,9 +32,15 @@ class BoardMachine:
         The board; it gets the program now.
     program : bytes
         A TRVP file image.
+    board : VirtualBoard, optional
+        What is behind the client, if it is simulated in this process: without it, the interval of
+        a program that releases its inputs is not counted.
     """
 
-    def __init__(self, client: BoardClient, program: bytes) -> None:
+    def __init__(
+        self, client: BoardClient, program: bytes, board: VirtualBoard | None = None
+    ) -> None:
+        self._board = board
         self.program = Program.from_bytes(program)
         self._client = client
         self._client.load_program(program)
@@ -66,12 +72,14 @@ class BoardMachine:
             raise ValueError("no item was run yet: the counters have nothing to tell")
         return self._counted
 
-    def _stream(self, inputs: dict[str, Array]) -> int:
+    def _stream(self, inputs: dict[str, Array]) -> int | None:
         """Cycles from item to item with inputs in place: mean of the two forms, rounded up.
 
         Each form is queued behind the other at once: a board in this process runs until it is idle
         whenever it is read, so what is sent later would come late.
         """
+        if self.program.odd is not None and self.program.odd.release:
+            return None if self._board is None else self._stream_in_parts(self._board, inputs)
         total = 0
         for forms in (self._client.program.forms, self._client.program.forms[::-1]):
             for form in forms:
@@ -80,6 +88,27 @@ class BoardMachine:
             runs = [self._client.start_run(self._next(), form.first) for form in forms]
             total += [self._client.finish_run(run) for run in runs][1]
         return (total + 1) // 2
+
+    def _stream_in_parts(self, board: VirtualBoard, inputs: dict[str, Array]) -> int:
+        """The same where an item is two runs: nothing writes to the inputs, so they stay."""
+        self._write(inputs)
+        client = self._client
+        parts = [
+            (form.first + k * form.release, (1 - k) * form.release)
+            for form in (*client.program.forms, client.program.forms[0])
+            for k in range(2)
+        ]
+        board.step = 50  # cycles between two looks of this host
+        try:
+            runs = [client.start_run(self._next(), *part) for part in parts[:2]]
+            cycles = []
+            for part in parts[2:]:
+                cycles.append(client.finish_run(runs.pop(0)))
+                runs.append(client.start_run(self._next(), *part))
+            cycles += [client.finish_run(run) for run in runs]
+        finally:
+            board.step = None
+        return (sum(cycles[2:]) + 1) // 2
 
     def _write(self, inputs: dict[str, Array]) -> None:
         for port in self.program.inputs:
@@ -103,7 +132,7 @@ def rtl_machines(
     def make(program: bytes, device: str) -> BoardMachine:
         board = VirtualBoard(build(Program.from_bytes(program).config, progress=progress))
         boards.append(board)
-        return BoardMachine(BoardClient(board, device), program)
+        return BoardMachine(BoardClient(board, device), program, board)
 
     try:
         yield make

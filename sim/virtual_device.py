@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import queue
 import select
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,18 @@ import numpy.typing as npt
 
 from trivet.hdl.config import EngineConfig
 from trivet.hdl.isa import Port, Program, ProgramError
-from trivet.runtime.device import DeviceError, DeviceInfo, Stage, TensorSpec
+from trivet.runtime.device import (
+    Buffer,
+    Completion,
+    DeviceError,
+    DeviceInfo,
+    Stage,
+    TensorSpec,
+)
 from trivet.runtime.devices.worker import Kind, Outputs, WorkerDevice
 from trivet.runtime.link.client import BoardClient
 from trivet.runtime.link.frame import Counters, Hello
+from trivet.runtime.link.items import Items
 
 from . import board as board_module
 from .build import build, build_sha256
@@ -30,6 +41,7 @@ Array = npt.NDArray[Any]
 # Nothing is lost on a pipe, and a board that dies is seen at once: these only end a hang.
 _TIMEOUT = 120.0
 _RUN_TIMEOUT = 3600.0
+_GLANCE = 0.002  # seconds that an item which comes may have to wait for its inputs to be taken
 # The first two are the user's; the others come with every device.
 _OPTIONS = frozenset(("stall", "seed", "credits", "kind", "board", "clock_hz", "threads"))
 
@@ -162,8 +174,11 @@ def _connect(
 class VirtualDevice(WorkerDevice):
     """A board that is simulated at cycle level, host link included.
 
-    Counters of an item: ``cycles`` of the board from start to the last output byte, and
-    ``simulator_microseconds`` that simulating the item took here, which say nothing about a board.
+    Items overlap as the program allows: while the engine runs one, the next one's inputs go in.
+
+    Counters of an item: ``cycles`` of the board from start to the last output byte, or, of an item
+    right behind another, from that one's last byte; ``simulator_microseconds`` from its submission
+    to its answer here, which say nothing about a board.
 
     Parameters
     ----------
@@ -231,20 +246,72 @@ class VirtualDevice(WorkerDevice):
             raise
         self._process, self._client, self._epoch = process, client, hello.epoch
 
-    def _execute(self, stage: Stage, inputs: Sequence[Array]) -> tuple[Outputs, dict[str, int]]:
+    def _work(self, stage: Stage) -> None:
+        """Items pass through the board two at a time, where the program allows."""
         client = self._client
         assert client is not None
-        started = time.perf_counter()
-        with self._line:
-            for port, array in zip(self._inputs, inputs, strict=True):
-                client.write_tensor(port, array)
-            cycles = client.run(ticket=0)
-            outputs = [
-                client.read_tensor(port).reshape(spec.shape)
-                for port, spec in zip(self._outputs, stage.outputs, strict=True)
-            ]
-        spent = round((time.perf_counter() - started) * 1e6)
-        return outputs, {"cycles": cycles, "simulator_microseconds": spent}
+        items = Items(client)
+        begun: deque[tuple[int, float]] = deque()  # tickets in flight, when they came
+        while True:
+            job = None
+            if len(items) < items.depth:
+                with suppress(queue.Empty):
+                    job = self._todo.get(block=not begun)
+                    if job is None or self._closed:
+                        self._unload()
+                        return
+            if job is not None:
+                started = time.perf_counter()
+                if (error := self._begin(items, *job)) is None:
+                    begun.append((job[0], started))
+                else:
+                    # What is ahead of it may be gone as well, and is answered first.
+                    while begun:
+                        self._done.put(self._finish(stage, items, *begun.popleft()))
+                    self._done.put(Completion(job[0], (), started, time.perf_counter(), {}, error))
+            elif begun and self._is_ready(items):
+                self._done.put(self._finish(stage, items, *begun.popleft()))
+
+    def _begin(self, items: Items, ticket: int, inputs: Sequence[Buffer]) -> DeviceError | None:
+        arrays = {p.tensor: b.array for p, b in zip(self._inputs, inputs, strict=True)}
+        try:
+            with self._line:
+                items.begin(ticket, arrays)
+        except Exception as e:
+            return self._wrapped(e)
+        return None
+
+    def _wrapped(self, error: Exception) -> DeviceError:
+        if isinstance(error, DeviceError):
+            return error
+        text = " ".join(str(error).split())
+        return DeviceError(f"device '{self.name}': failed ({type(error).__name__}: {text})")
+
+    def _is_ready(self, items: Items) -> bool:
+        try:
+            with self._line:
+                # The next item may come meanwhile.
+                return items.ready(_GLANCE if len(items) < items.depth else _TIMEOUT)
+        except DeviceError:
+            return True
+
+    def _finish(self, stage: Stage, items: Items, ticket: int, started: float) -> Completion:
+        try:
+            with self._line:
+                found, outputs, cycles = items.finish()
+            assert found == ticket
+        except Exception as e:
+            return Completion(ticket, (), started, time.perf_counter(), {}, self._wrapped(e))
+        buffers = tuple(
+            Buffer.of(outputs[port.tensor].reshape(spec.shape))
+            for port, spec in zip(self._outputs, stage.outputs, strict=True)
+        )
+        now = time.perf_counter()
+        counters = {"cycles": cycles, "simulator_microseconds": round((now - started) * 1e6)}
+        return Completion(ticket, buffers, started, now, counters)
+
+    def _execute(self, stage: Stage, inputs: Sequence[Array]) -> tuple[Outputs, dict[str, int]]:
+        raise NotImplementedError  # items overlap: see _work
 
     def _unload(self) -> None:
         process, self._process, self._client = self._process, None, None

@@ -20,6 +20,7 @@ from trivet.compiler.rig import Rig, RigDevice
 from trivet.compiler.stages import StageUnits, cut, moves_bytes, travels
 from trivet.compiler.units import ConvSpec, Graph, Unit
 from trivet.hdl.isa import Program
+from trivet.hdl.overlap import EARLY_MAX
 from trivet.hdl.transfer import LOAD_BYTES, PAYLOAD_BYTES, expand_cycles, expand_frames, frames
 
 from .conflict import smallest_conflict
@@ -152,7 +153,9 @@ def _machine(device: RigDevice, graph: Graph, rig: Rig, costs: Costs) -> Machine
         for u in graph.units
     )
     channel = Channel(link.bandwidth_bytes_per_second, link.latency_seconds, link.shared, 1)
-    return Machine(device.name, "fpga", row, channel)
+    return Machine(
+        device.name, "fpga", row, channel, overlap=rig.planner.overlap, saving=EARLY_MAX / clock
+    )
 
 
 def make_plan(
@@ -225,7 +228,7 @@ def _write(
         rig_sha256=rig.sha256,
         unit="s",
         objective=problem.objective,
-        execution="sync",
+        execution="overlap" if any(map(problem.overlaps, solution.runs)) else "sync",
         bottleneck=verdict.objective,
         bottleneck_stage=worst,
         bottleneck_reason=reason,
@@ -256,6 +259,10 @@ def _budget(program: Program) -> dict[str, float]:
     }
 
 
+def _overlaps(rig: Rig) -> bool:
+    return rig.planner.overlap and rig.planner.objective == "throughput"
+
+
 def _stage_costs(
     graph: Graph, rig: Rig, costs: Costs, stage: StageUnits, program: Program | None
 ) -> dict[str, Cost]:
@@ -264,11 +271,12 @@ def _stage_costs(
         return {"compute": total([costs.cpu[stage.device][u] for u in stage.units])}
     assert device.clock_hz is not None
     config = program.config
-    counted = cycles(
-        program_cycles(program),
-        f"{program_cycles(program):,} cycles of a {config.lanes} x {config.simd} engine in "
-        f"{len(program.layers)} layers, {FORMULA},",
-    )
+    count = program_cycles(program)
+    what = f"of a {config.lanes} x {config.simd} engine in {len(program.layers)} layers"
+    if _overlaps(rig) and program.interval is not None:
+        count = program.interval
+        what += " from item to item of a stream"
+    counted = cycles(count, f"{count:,} cycles {what}, {FORMULA},")
     link = rig.link_of(stage.device)
     assert link is not None
     clock = f"clock {device.clock_status}"
@@ -369,11 +377,19 @@ def _with_notes(plan: Plan, rig: Rig, costs: Costs, found: Found) -> Plan:
         notes.append(
             "not every plan was held against the rules: the bound is that of plans without them"
         )
-    if rig.planner.overlap and any(d.kind == "fpga" for d in rig.devices):
-        notes.append(
-            "overlap was asked for; the boards of this release take one item at a time, so "
-            "transfer and computation add up"
-        )
+    for run in found.solution.runs if rig.planner.overlap else ():
+        if problem.overlaps(run):
+            notes.append(
+                f"{run.machine} computes one item while the next goes in and the last comes out: "
+                "it takes as long as the longer of its engine and its link"
+            )
+        elif problem.machine(run.machine).kind == "fpga":
+            why = (
+                "for one item's latency"
+                if problem.objective == "latency"
+                else ("memory holds its inputs and outputs but once")
+            )
+            notes.append(f"on {run.machine} transfer and computation add up: {why}")
     return _replace(plan, notes=notes)
 
 

@@ -194,19 +194,22 @@ class _Search:
                    for k in pending):  # fmt: skip
                 continue
             sent = sum(channel.read_seconds(p.values[k]) for k in pending)
-            exact, taken = compute, received
+            saving = machine.saving if machine.overlap and not self.latency else 0.0
+            exact, taken = max(compute - saving, 0.0), received
             if len(members) in sizes:
                 key = machine.name, frozenset(members)
                 if key in p.banned:
                     continue
-                exact = p.exact.get(key, compute)
+                exact = p.exact.get(key, exact)
                 taken += p.entry.get(key, 0.0)
             moved = taken + sent
             load = exact + moved
             if p.share_max is not None and moved > p.share_max * load * (1 + 1e-12):
                 continue
             if machine.overlap and not self.latency:
-                load = max(exact, taken, sent)
+                key = machine.name, frozenset(members)
+                if not (len(members) in sizes and key in p.serial):
+                    load = max(exact, moved)
             yield _Interval(stop, load, moved, macs)
 
     # MACs on FPGAs

@@ -77,7 +77,8 @@ class Machine:
     """A device as the planner sees it.
 
     ``seconds[u]`` is unit u's time for one item, None where it cannot run. ``channel`` is None for
-    CPUs. ``overlap``: transfers run beside the computation (double buffers), else they add up.
+    CPUs. ``overlap``: transfers run beside the computation where the run's program can do that
+    (one after another: a host has one request under way), else they add up.
     """
 
     name: str
@@ -86,6 +87,8 @@ class Machine:
     channel: Channel | None = None
     memory_limit: int | None = None
     overlap: bool = False
+    # Seconds by which a run in a stream may take less than the sum of its units'.
+    saving: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Problem:
     bytes differ from the ONNX order). ``exact`` replaces the sum of ``seconds`` for runs that were
     lowered, ``entry`` is what the board needs besides to take in their inputs. ``misfits`` are sets
     of units that an FPGA's memories cannot hold; a set that contains one does not fit either.
+    ``serial`` are runs whose program cannot overlap, on a machine that does.
     ``banned`` are runs that break a rule of the rig. With ``share_max``, an FPGA's run may spend at
     most this share of its time on communication (by its exact seconds, else by the sum of its
     units', which is no larger: so it holds for sure).
@@ -113,11 +117,21 @@ class Problem:
     exact: dict[tuple[str, frozenset[int]], float] = field(default_factory=dict)
     entry: dict[tuple[str, frozenset[int]], float] = field(default_factory=dict)
     misfits: dict[str, tuple[frozenset[int], ...]] = field(default_factory=dict)
+    serial: frozenset[tuple[str, frozenset[int]]] = frozenset()
     banned: frozenset[tuple[str, frozenset[int]]] = frozenset()
     share_max: float | None = None
 
     def machine(self, name: str) -> Machine:
         return next(m for m in self.machines if m.name == name)
+
+    def overlaps(self, run: Run) -> bool:
+        """Whether the run's transfers count beside its computation: in a stream of items."""
+        key = run.machine, frozenset(run.units)
+        return (
+            self.machine(run.machine).overlap
+            and self.objective == "throughput"
+            and key not in self.serial
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +189,8 @@ def check(problem: Problem, runs: Sequence[Run]) -> Evaluation:
             else:
                 compute += seconds
         if machine.kind == "fpga":
-            compute = problem.exact.get((machine.name, members), compute)
+            saving = machine.saving if problem.overlaps(run) else 0.0
+            compute = problem.exact.get((machine.name, members), max(compute - saving, 0.0))
             violations += _forbidden(problem, machine, members, compute, received + sent)
             fpga_macs += sum(problem.macs[u] for u in run.units)
             for misfit in problem.misfits.get(machine.name, ()):
@@ -184,8 +199,8 @@ def check(problem: Problem, runs: Sequence[Run]) -> Evaluation:
                     break
         cost = RunCost(compute, received, sent)
         costs.append(cost)
-        if machine.overlap and problem.objective == "throughput":
-            loads[machine.name] += max(compute, received, sent)
+        if problem.overlaps(run):
+            loads[machine.name] += max(compute, received + sent)
         else:
             loads[machine.name] += compute + received + sent
         if machine.channel is not None and machine.channel.group is not None:

@@ -203,9 +203,12 @@ def _lower_run(rig: Rig, problem: Problem, run: Run, lowered: Lowered) -> Proble
     key = (run.machine, frozenset(run.units))
     found = lowered.lower(device, run.units)
     if found is not None:
+        if problem.machine(run.machine).overlap and found.interval is None:
+            problem = replace(problem, serial=problem.serial | {key})
+        cycles = found.interval if problem.overlaps(run) else None
         return replace(
             problem,
-            exact={**problem.exact, key: program_cycles(found) / device.clock_hz},
+            exact={**problem.exact, key: (cycles or program_cycles(found)) / device.clock_hz},
             entry={**problem.entry, key: _entry(problem, run.machine, found, device.clock_hz)},
         )
     # The shortest beginning that does not fit is ruled out, and with it all that contain it.

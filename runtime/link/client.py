@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet.runtime.device import DeviceError
-from trivet.runtime.program_file import Form, ProgramFile, ProgramFileError
+from trivet.runtime.program_file import ProgramFile, ProgramFileError
 
 from .expand import ExpandLike, expand_requests
 from .frame import (
@@ -37,6 +37,7 @@ from .frame import (
     peek_request,
     run_request,
 )
+from .items import Items
 
 __all__ = ["BoardClient", "PortLike", "Run", "Transport"]
 
@@ -46,6 +47,10 @@ _REFUSALS = {
     Nak.BUSY: "is still running; wait for the run's end or reset it",
     Nak.RANGE: "has no such address; compile the model for this board's engine configuration",
 }
+
+
+def _is_busy(frame: Frame) -> bool:
+    return frame.type == Type.NAK and frame.payload == bytes([Nak.BUSY])
 
 
 class Transport(Protocol):
@@ -231,8 +236,8 @@ class BoardClient:
         """Wait for a run's end; its cycles, as :meth:`run` tells them.
 
         Those of a run that was queued in time count from the end of the one before. A request or
-        answer that was lost is repeated; should the board so get two runs in the wrong order, both
-        are right: each has its own inputs and outputs.
+        answer that was lost is repeated; so the board may get two runs in the wrong order, unless
+        the first was confirmed.
         """
         try:
             trouble = ""
@@ -249,29 +254,53 @@ class BoardClient:
         finally:
             del self._runs[run.seq]
 
+    def wait_run(self, run: Run, seconds: float) -> bool:
+        """Whether a run's answer is here, good or bad; waits so long for it."""
+        deadline = time.monotonic() + seconds
+        while self._runs[run.seq] is None:
+            left = deadline - time.monotonic()
+            if not self._frames:
+                if left <= 0:
+                    return False
+                self._frames.extend(self._reader.feed(self._transport.read(left)))
+            if self._frames:
+                found = self._frames.popleft()
+                if isinstance(found, FrameError):
+                    return True  # finish_run asks again
+                if found.seq in self._runs and not _is_busy(found):
+                    self._runs[found.seq] = found
+        return True
+
+    def confirm_run(self, run: Run) -> None:
+        """Make sure that the board has the run just asked for, by asking again: it says busy."""
+        trouble = ""
+        for _ in range(self._retries + 1):
+            if self._runs[run.seq] is not None:
+                return
+            self._transport.write(b"\0" + run.request)
+            answer = self._answer(self._timeout, run.seq)
+            if isinstance(answer, Frame):
+                if not _is_busy(answer):
+                    self._runs[run.seq] = answer
+                return
+            trouble = answer
+        raise self._lost(Type.RUN, trouble)
+
     def stream(
         self, items: Iterable[dict[str, npt.NDArray[Any]]]
     ) -> Iterator[tuple[dict[str, npt.NDArray[Any]], int]]:
         """Outputs and cycles of each item, in order; inputs and outputs by tensor name.
 
         With a program of two forms an item's inputs are written, and its predecessor's outputs
-        read, while the engine runs the other form: then cycles are those since the last item's end.
+        read, while the engine runs: then cycles are those since the last item's end.
         """
-        forms = self.program.forms
-        flying: deque[tuple[Run, Form]] = deque()
+        flying = Items(self)
         for k, item in enumerate(items):
-            form = forms[k % len(forms)]
-            if len(flying) == len(forms):
-                yield self._fetch(*flying.popleft())
-            for port in form.inputs:
-                self.write_tensor(port, item[port.tensor])
-            flying.append((self.start_run(k, form.first), form))
+            if len(flying) == flying.depth:
+                yield flying.finish()[1:]
+            flying.begin(k, item)
         while flying:
-            yield self._fetch(*flying.popleft())
-
-    def _fetch(self, run: Run, form: Form) -> tuple[dict[str, npt.NDArray[Any]], int]:
-        cycles = self.finish_run(run)
-        return {port.tensor: self.read_tensor(port) for port in form.outputs}, cycles
+            yield flying.finish()[1:]
 
     def counters(self, count: int, first: int = 0) -> list[Counters]:
         """Counters of ``count`` instructions from ``first`` on."""
@@ -353,7 +382,7 @@ class BoardClient:
                     return f"damaged answer: {found}"
                 if found.type == Type.NAK and found.payload == bytes([Nak.CRC]):
                     return "the board got a damaged request"
-                is_busy = found.type == Type.NAK and found.payload == bytes([Nak.BUSY])
+                is_busy = _is_busy(found)
                 if found.seq != seq:
                     # A run's end, or a late answer to a request that was repeated.
                     if found.seq in self._runs and not is_busy:

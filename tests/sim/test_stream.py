@@ -10,6 +10,7 @@ import pytest
 from layerwise import feeds, nhwc
 from random_graphs import random_graph, random_inputs
 
+import trivet.compiler.lower as lower_module
 from trivet.compiler.errors import CompileError
 from trivet.compiler.lower import lower
 from trivet.compiler.units import ConvSpec, Graph, Quant, Tensor, Unit
@@ -21,6 +22,7 @@ from trivet.runtime.link.frame import Space
 from trivet.sim.board import VirtualBoard
 from trivet.sim.build import build
 from trivet.sim.reference import ReferenceMachine
+from trivet.sim.rtl_machine import BoardMachine
 
 pytestmark = pytest.mark.rtl
 
@@ -44,16 +46,24 @@ def client_of(config: EngineConfig, **stalls: Any) -> tuple[VirtualBoard, BoardC
     return board, BoardClient(Line(board), timeout=60.0)
 
 
-def programs(count: int, **shape: Any) -> list[tuple[Any, Program]]:
+def programs(
+    count: int, layers: int = 4, least: int = 0, **shape: Any
+) -> list[tuple[Any, Program]]:
+    """Of two forms; of a program that releases its inputs, no part has fewer slices."""
     found: list[tuple[Any, Program]] = []
     for seed in range(100, 200):
-        graph = random_graph(seed, 4, **shape)
+        graph = random_graph(seed, layers, **shape)
         try:
             program = lower(graph, [u.name for u in graph.units], SMALL, overlap=True)
         except CompileError:
             continue
         if program.odd is not None:
-            found.append((graph, program))
+            halves = (
+                program.forms[0][: program.odd.release],
+                program.forms[0][program.odd.release :],
+            )
+            if min(sum(i.work for i in half) for half in halves) >= least:
+                found.append((graph, program))
         if len(found) == count:
             return found
     raise AssertionError(f"{len(found)} programs")
@@ -66,6 +76,83 @@ def items_of(graph: Any, program: Program, count: int) -> list[tuple[dict[str, A
         want = {p.tensor: nhwc(values[p.tensor]).reshape(p.hwc) for p in program.outputs}
         found.append((feeds(program, values), want))
     return found
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory holds inputs but once, and no part of a run is too short."""
+    allocate = lower_module._allocate
+
+    def tight(*arguments: Any) -> dict[str, int]:
+        *_, inputs, _, _, _, _, ports = arguments
+        if ports.intersection(inputs):
+            raise CompileError("full")
+        return allocate(*arguments)
+
+    monkeypatch.setattr(lower_module, "_allocate", tight)
+    monkeypatch.setattr(lower_module, "_ROUND_TRIP", 1)
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize("stall", [0.0, 0.5])
+@pytest.mark.parametrize("channels", [9, 3])
+def test_stream_with_one_input_buffer_is_exact(channels: int, stall: float) -> None:
+    """Items in two runs each: the next inputs go in behind the first."""
+    board, client = client_of(SMALL, seed=3, stall_in=stall, stall_out=stall)
+    for graph, program in programs(8, channels=channels, side=13):
+        assert program.odd is not None
+        assert program.odd.inputs == program.inputs
+        client.load_program(program.to_bytes())
+        items = items_of(graph, program, 5)
+        streamed = client.stream(feed for feed, _ in items)
+        cycles = []
+        for (_, want), (found, count) in zip(items, streamed, strict=True):
+            assert all(np.array_equal(found[n], want[n]) for n in want)
+            cycles.append(count)
+        # Both runs begin at once when the host is late: 9 cycles, and what they start early.
+        assert all((program.interval or 0) - 40 <= c for c in cycles)
+        assert all(c <= predicted_total(SMALL, program.forms[0]) + 80 for c in cycles)
+        machine = ReferenceMachine(program)
+        for form in range(2):
+            found = machine.run(items[0][0], form)
+            assert all(np.array_equal(found[n], v) for n, v in items[0][1].items())
+    board.close()
+
+
+@pytest.mark.usefixtures("once")
+def test_interval_of_items_in_two_runs_is_counted_as_predicted() -> None:
+    board = VirtualBoard(build(SMALL))
+    client = BoardClient(board, "fpga0")
+    # This host needs its time to queue a run.
+    for graph, program in programs(5, layers=6, least=500, channels=9, side=21):
+        machine = BoardMachine(client, program.to_bytes(), board)
+        ((feed, _),) = items_of(graph, program, 1)
+        assert list(machine.layers(feed))
+        assert machine.counted().interval == program.interval
+    board.close()
+
+
+@pytest.mark.usefixtures("once")
+def test_lost_frames_do_not_change_the_order_of_runs() -> None:
+    board = VirtualBoard(build(SMALL))
+    rng = np.random.default_rng(9)
+
+    class Lossy(Line):
+        def write(self, data: bytes) -> None:
+            if rng.random() >= 0.05:
+                super().write(data)
+
+        def read(self, timeout: float) -> bytes:
+            data = super().read(timeout)
+            return b"" if rng.random() < 0.02 else data
+
+    client = BoardClient(Lossy(board), timeout=0.05, run_timeout=0.1, retries=20)
+    ((graph, program),) = programs(1, channels=9, side=7)
+    client.load_program(program.to_bytes())
+    items = items_of(graph, program, 12)
+    for (_, want), (found, _) in zip(items, client.stream(f for f, _ in items), strict=True):
+        assert all(np.array_equal(found[n], want[n]) for n in want)
+    board.close()
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.5])

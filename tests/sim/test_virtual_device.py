@@ -114,6 +114,43 @@ def test_items_come_back_as_golden_says(device: VirtualDevice) -> None:
     assert (info.kind, info.attach, info.engine) == ("fpga", "virtual", SMALL.sha256)
 
 
+@pytest.mark.parametrize("credits", [1, 2, 3])
+def test_items_overlap_and_come_in_order(credits: int) -> None:
+    graph = random_graph(37, 3, channels=9, side=13)
+    program = lower(graph, [u.name for u in graph.units], SMALL, overlap=True)
+    assert program.odd is not None
+    image = program.to_bytes()
+    stage = replace(
+        STAGE, payload=image, sha256=hashlib.sha256(image).hexdigest(),
+        inputs=tuple(map(spec, program.inputs)), outputs=tuple(map(spec, program.outputs)),
+    )  # fmt: skip
+    device = VirtualDevice("fpga0", {"credits": str(credits)})
+    given = [golden_graph.run(graph, inputs) for inputs in random_inputs(graph, 2, 10)]
+    try:
+        device.prepare(stage)
+        assert device.describe().credits == credits
+        seen = []
+        for ticket in range(len(given) + credits):
+            if ticket >= credits:
+                done = device.result(30.0)
+                assert done.error is None
+                assert done.ticket == ticket - credits
+                for port, buffer in zip(program.outputs, done.outputs, strict=True):
+                    want = nhwc(given[done.ticket][port.tensor]).reshape(1, *port.hwc)
+                    assert np.array_equal(buffer.array, want)
+                seen.append(done.counters["cycles"])
+            if ticket < len(given):
+                feed = feeds(program, given[ticket])
+                device.submit(
+                    ticket, [Buffer.of(feed[p.tensor].reshape(1, *p.hwc)) for p in program.inputs]
+                )
+        total = predicted_total(SMALL, program.forms[0])
+        assert seen[0] == total
+        assert all((program.interval or 0) - 40 <= c <= total + 40 for c in seen)
+    finally:
+        device.close()
+
+
 def test_stalls_are_an_option() -> None:
     device = VirtualDevice("fpga0", {"stall": "0.6", "seed": "4"})
     device.prepare(STAGE)

@@ -186,3 +186,30 @@ def test_the_plan_is_readable() -> None:
     assert duration(0.00123) == "1.23 ms"
     assert duration(2e-7) == "0.2 us"
     assert short("a" * 50, 12) == "aaaaa..aaaaa"
+
+
+@pytest.mark.parametrize("bandwidth", [1e6, 1e9])
+def test_in_overlap_a_board_takes_the_longer_of_engine_and_link(bandwidth: float) -> None:
+    graph = random_graph(3, 5)
+    rig = default_rig().with_options(place="fpga")
+    link = replace(rig.links[0], bandwidth_bytes_per_second=bandwidth, latency_seconds=1e-9)
+    rig = replace(rig, links=(link,), planner=replace(rig.planner, overlap=True))
+    costs = costs_of(graph, rig, 1e-9)
+    planned = make_plan(graph, rig, costs)
+    plan = planned.plan
+    assert (plan.status, plan.execution) == ("optimal", "overlap")
+    ((index, program),) = planned.programs.items()
+    stage = plan.stages[index]
+    clock = rig.device("fpga0").clock_hz
+    assert clock is not None
+    assert program.interval is not None
+    assert stage.compute == pytest.approx(program.interval / clock)
+    assert plan.bottleneck == pytest.approx(max(stage.compute, stage.communication))
+    assert plan.bottleneck_reason == ("link" if bandwidth == 1e6 else plan.bottleneck_reason)
+    assert "from item to item of a stream" in (stage.costs["compute"].detail or "")
+    assert any("the longer of its engine and its link" in note for note in plan.notes)
+    # One item alone waits for both.
+    rig = replace(rig, planner=replace(rig.planner, objective="latency"))
+    plan = make_plan(graph, rig, costs).plan
+    assert plan.execution == "sync"
+    assert any("for one item's latency" in note for note in plan.notes)

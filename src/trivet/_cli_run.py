@@ -270,6 +270,11 @@ def _print_report(report: Report) -> None:
             f"{counted}{report.cycles_predicted:,} predicted; MAC utilisation {100 * use:.1f} % "
             f"({report.mac_utilisation_source})"
         )
+        if report.interval_predicted is not None:
+            counted = "" if report.interval is None else f"{report.interval:,} counted, "
+            lines.append(
+                f"in a stream an item every {counted}{report.interval_predicted:,} predicted cycles"
+            )
     else:
         lines.append("no FPGA stage in this bundle: only the stored outputs were compared")
     for line in lines:

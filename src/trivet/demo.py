@@ -137,7 +137,6 @@ def run_demo(
             for (y,) in session.stream({"image": x[k : k + 1]} for k in range(len(x))):
                 answers.append(y)
                 show("stream over cpu0 and fpga0 (RTL)", len(answers), len(x))
-            cycles = session.last_counters[stage]["cycles"]
         board_answers = np.concatenate(answers)
 
         checked = min(LAYER_CHECKS, len(x))
@@ -153,6 +152,8 @@ def run_demo(
                 rtl=rtl,
                 progress=lambda done, of, what: show("every layer of the RTL", done, of),
             )
+    cycles = report.cycles
+    assert cycles is not None
 
     device = next(d for d in rig.devices if d.name == work.plan.stages[stage].device)
     assert device.clock_hz is not None
@@ -169,12 +170,12 @@ def run_demo(
         "bytes_different": report.bytes_different
         + int((board_answers.view(np.uint8) != cpu_answers.view(np.uint8)).sum()),
         "layer_checks": checked,
-        "cycles_per_image": cycles / images,
+        "cycles_per_image": cycles,
         "cycles_per_image_predicted": report.cycles_predicted,
         "macs_per_image": macs,
-        "mac_utilisation": macs * images / (cycles * program.config.multipliers),
+        "mac_utilisation": macs / (cycles * program.config.multipliers),
         "clock_hz": device.clock_hz,
-        "board_seconds": cycles / device.clock_hz,
+        "board_seconds": cycles * images / device.clock_hz,
         "board_seconds_with_link": work.plan.bottleneck * images,
         "simulator_seconds": clock.seconds["stream over cpu0 and fpga0 (RTL)"],
         "phases": dict(clock.seconds),

@@ -117,7 +117,7 @@ def case(seed: int, config: EngineConfig, folder: Path) -> Path:
     if not path.exists():
         graph = random_graph(seed, 3, channels=9, side=5)
         # The benches write inputs themselves, as they lie in memory.
-        program = lower(graph, [u.name for u in graph.units], config, expand=False)
+        program = lower(graph, [u.name for u in graph.units], config, expand=False, overlap=True)
         values = golden_graph.run(graph, random_inputs(graph, seed)[0])
         arrays = {f"in:{n}": a for n, a in feeds(program, values).items()}
         for port in program.outputs:

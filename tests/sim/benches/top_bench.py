@@ -10,11 +10,12 @@ import numpy as np
 from bench_support import Case, Line, cases, reset, stalls, start
 from cocotb.triggers import ClockCycles
 
-from trivet.hdl.isa import predicted_total
+from trivet.hdl.isa import Port, predicted_total
 from trivet.runtime.link.frame import (
     LOAD_BYTES,
     Counters,
     Done,
+    Frame,
     Hello,
     Nak,
     Space,
@@ -155,3 +156,53 @@ async def runs_back_to_back_are_independent(dut: Any) -> None:
         await load_inputs(line, case)
         await run(line, case, ticket)
         await check_outputs(line, case)
+
+
+@cocotb.test(timeout_time=20, timeout_unit="ms")
+async def two_runs_are_queued_while_bytes_move(dut: Any) -> None:
+    """Forms in turn; while one runs, the other's outputs are read and its inputs written anew."""
+    await start(dut)
+    case = cases()[0]
+    odd = case.program.odd
+    assert odd is not None
+    assert not odd.release
+    forms = ((0, case.program.inputs, case.program.outputs), (odd.first, odd.inputs, odd.outputs))
+    for stall in stalls():
+        line = Line(dut, stall, seed=14)
+        await load_program(line, case)
+        answers: dict[int, Frame] = {}
+
+        async def answer(seq: int, line: Line = line, found: dict[int, Frame] = answers) -> Frame:
+            while seq not in found:
+                frame = await line.answer(200_000)
+                found[frame.seq] = frame
+            return found.pop(seq)
+
+        def load(port: Port, line: Line = line) -> int:
+            data = case.inputs[port.tensor].tobytes()
+            return line.ask(Type.LOAD, load_request(Space.ACT, port.offset, data, port.hwc[2]))
+
+        running: list[tuple[int, int]] = []
+        for ticket in range(8):
+            first, inputs, outputs = forms[ticket % 2]
+            if len(running) == 2:
+                seq, asked = running.pop(0)
+                done = await answer(seq)
+                assert (done.type, Done.from_payload(done.payload).ticket) == (Type.DONE, asked)
+                for port in outputs:
+                    payload = peek_request(Space.ACT, port.offset, port.nbytes, port.hwc[2])
+                    found = await answer(line.ask(Type.PEEK, payload))
+                    assert found.payload == case.outputs[port.tensor].tobytes()
+            for seq in [load(port) for port in inputs]:
+                assert (await answer(seq)).type == Type.ACK
+            running.append((line.ask(Type.RUN, run_request(ticket, first)), ticket))
+        # A reset with a run queued: each of the three requests is answered once.
+        reset_seq = line.ask(Type.RESET)
+        for seq, _ in running:
+            assert (await answer(seq)).type == Type.DONE
+        assert (await answer(reset_seq)).type == Type.ACK
+        assert not answers
+        await load_inputs(line, case)
+        await run(line, case, ticket=9)
+        await check_outputs(line, case)
+        line.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trivet.boards.board import Board
+from trivet.compiler.errors import CompileError
 from trivet.hdl.config import EngineConfig
 
 __all__ = ["Design", "design"]
@@ -26,6 +27,12 @@ class Design:
 
 
 def design(board: Board, config: EngineConfig, build_sha256: bytes) -> Design:
+    toolchain = board.toolchain
+    if toolchain is None or "--lpf-allow-unconstrained" not in toolchain.arguments:
+        raise CompileError(
+            f"build: board {board.name!r} has no top level with pins yet; run on the virtual board, "
+            "or use --no-bitstream"
+        )
     from amaranth.back import rtlil  # type: ignore[attr-defined]
 
     from trivet.hdl.top import Top

@@ -114,6 +114,9 @@ def read_nextpnr(
     return clocks[clock], path, use
 
 
+_TOP = "the top level"
+
+
 def _in_words(steps: list[Mapping[str, Any]]) -> CriticalPath | None:
     if not steps:
         return None
@@ -123,7 +126,8 @@ def _in_words(steps: list[Mapping[str, Any]]) -> CriticalPath | None:
     modules = list(dict.fromkeys(_module(c) for c in cells))
     inner = sum(s["type"] == "logic" for s in steps)
     source, target = _register(cells[0]), _register(cells[-1])
-    through = [m for m in modules if m not in (_module(cells[0]), _module(cells[-1]))]
+    ends = (_TOP, _module(cells[0]), _module(cells[-1]))  # parts without a name are in _TOP
+    through = [m for m in modules if m not in ends]
     by = f", through {', '.join(through)}" if through else ""
     text = (
         f"from {source} to {target}: {logic + routing:.1f} ns, {logic:.1f} of logic in {inner} "
@@ -144,8 +148,8 @@ def _plain(cell: str) -> list[str]:
 def _module(cell: str) -> str:
     """The RTL module that a cell belongs to: its name without the signal."""
     parts = _plain(cell)
-    return ".".join(parts[:-1]) or "the top level"
+    return ".".join(parts[:-1]) or _TOP
 
 
 def _register(cell: str) -> str:
-    return ".".join(_plain(cell)) or "the top level"
+    return ".".join(_plain(cell)) or _TOP

@@ -99,10 +99,12 @@ def expansion(spec: ConvSpec, source: Hwc, out: Hwc, config: EngineConfig) -> Ex
     weight, channels = np.asarray(spec.weight), source[2]
     kernel, pads = (weight.shape[2], weight.shape[3]), spec.pads
     taps = kernel[0] * kernel[1]
+    if not config.expander:
+        return None
     if channels >= config.simd or _is_depthwise(weight, spec.groups) or spec.dilation != (1, 1):
         return None
     plain, spread = taps * -(-channels // config.simd), -(-taps * channels // config.simd)
-    if max(plain, config.beats) <= max(spread, config.beats):
+    if max(plain, config.pixel_cycles) <= max(spread, config.pixel_cycles):
         return None
     # What the loader can do (``hdl/expand.py``).
     if spec.stride[0] > kernel[0] or spec.stride[1] > kernel[1]:
@@ -162,11 +164,11 @@ def _windowed(plain: Instruction, config: EngineConfig) -> Instruction | None:
         config.has_window
         and (plain.kernel_h, plain.kernel_w, plain.dilation_w) == (3, 3, 1)
         and plain.pad_left <= 1
-        and config.beats <= 3 * (3 - plain.pad_left)  # a row's last result needs no idle cycles
+        and config.pixel_cycles <= 3 * (3 - plain.pad_left)  # a row's last result needs no idle cycles
     )
     if not possible:
         return None
-    window = replace(plain, window=1, idle=max(0, config.beats - 3 * plain.stride_w))
+    window = replace(plain, window=1, idle=max(0, config.pixel_cycles - 3 * plain.stride_w))
     slow, quick = (predicted_cycles(config, i) for i in (plain, window))
     return window if quick < slow else None
 
@@ -226,7 +228,7 @@ def _geometry(
         dilation_w=dilation[1] if kernel[1] > 1 else 1,
         pad_top=pads[0], pad_left=pads[1],
     )  # fmt: skip
-    return replace(filled, idle=max(0, config.beats - filled.slices))
+    return replace(filled, idle=max(0, config.pixel_cycles - filled.slices))
 
 
 def _finish(

@@ -148,6 +148,8 @@ def refusal(graph: Graph, unit: Unit, config: EngineConfig) -> str | None:
             _check_concat(graph, unit, config)
         else:
             source = unit.inputs[0]
+            if getattr(unit.spec, "table", None) is not None:
+                _check_table(config)
             _head_layer(graph, unit, source, _Value(source), config)
     except (Unfit, InexactAdd) as e:
         return str(e)
@@ -273,6 +275,8 @@ def _check_tensors(graph: Graph, unit: Unit, config: EngineConfig) -> None:
 
 
 def _check_concat(graph: Graph, unit: Unit, config: EngineConfig) -> None:
+    if isinstance(unit.spec, ConcatSpec) and any(t is not None for t in unit.spec.tables):
+        _check_table(config)
     shapes = [graph.tensors[n].shape for n in unit.inputs]
     if len({len(s) for s in shapes}) > 1 or len({hwc_of(s)[:2] for s in shapes}) > 1:
         raise Unfit(f"it joins tensors of shapes {shapes}; place it on a CPU or GPU")
@@ -303,12 +307,26 @@ def _check_add(graph: Graph, unit: Unit, spec: AddSpec, config: EngineConfig) ->
             "place it on a CPU or GPU"
         )
     if unit.inputs[0] == unit.inputs[1]:
+        _check_table(config)
         return
+    if not config.addends:
+        raise Unfit(
+            "it adds two tensors, the engine has no addend tables; choose one with some, "
+            "or keep it on a CPU or GPU"
+        )
     if config.act_banks < 2:
         raise Unfit(
             "it reads two tensors at once, the engine has 1 activation bank; choose one with 2"
         )
     solve(spec)
+
+
+def _check_table(config: EngineConfig) -> None:
+    if not config.tables:
+        raise Unfit(
+            "it maps bytes through a table, the engine has none; choose one with tables, "
+            "or keep it on a CPU or GPU"
+        )
 
 
 def _head_layer(

@@ -6,7 +6,11 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
 
-__all__ = ["DEFAULT", "SMALL", "EngineConfig"]
+__all__ = ["DEFAULT", "SERIAL_INTERVAL", "SMALL", "EngineConfig"]
+
+SERIAL_INTERVAL = 40  # cycles a result of the serial requantiser
+_SWITCHES = frozenset({"serial", "weight_spram", "expander", "counters"})
+_MAY_BE_ZERO = _SWITCHES | {"tables", "addends"}
 
 
 def _power_of_two(value: int) -> bool:
@@ -31,8 +35,17 @@ class EngineConfig:
         Words of ``requantisers`` channels (bias and multiplier, 8 bytes each).
     tables, addends : int
         Unary tables of 256 bytes; pairs of tables for residual adds.
+        0: none, and layers with one are refused.
     instructions : int
         Depth of the instruction memory.
+    serial : int
+        1: one requantiser that takes ``beat_cycles`` cycles a result and needs no DSP block.
+    weight_spram : int
+        1: weights in single-port RAM, 16 bits wide and 16,384 words deep a block (iCE40 UltraPlus).
+    expander : int
+        0: inputs are not spread over windows as they arrive.
+    counters : int
+        0: no counters of single layers; they read as 0.
     """
 
     lanes: int = 16
@@ -46,17 +59,25 @@ class EngineConfig:
     addends: int = 4
     instructions: int = 64
     isa: int = 1
+    serial: int = 0
+    weight_spram: int = 0
+    expander: int = 1
+    counters: int = 1
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, int) or value < 1:
+            least = 0 if field.name in _MAY_BE_ZERO else 1
+            if not isinstance(value, int) or value < least:
                 raise ValueError(
-                    f"engine: {field.name} is {value!r}, must be an integer of at least 1"
+                    f"engine: {field.name} is {value!r}, must be an integer of at least {least}"
                 )
+            if field.name in _SWITCHES and value > 1:
+                raise ValueError(f"engine: {field.name} is {value}, must be 0 or 1")
         for name in ("lanes", "simd", "requantisers", "act_bank_words", "tables", "addends"):
-            if not _power_of_two(getattr(self, name)):
-                raise ValueError(f"engine: {name} is {getattr(self, name)}, must be a power of two")
+            value = getattr(self, name)
+            if not _power_of_two(value) and (value or name not in _MAY_BE_ZERO):
+                raise ValueError(f"engine: {name} is {value}, must be a power of two")
         if self.requantisers > self.lanes:
             raise ValueError(
                 f"engine: {self.requantisers} requantisers for {self.lanes} lanes; "
@@ -65,6 +86,21 @@ class EngineConfig:
         if self.act_words > 1 << 16 or self.weight_words > 1 << 16 or self.param_words > 1 << 16:
             raise ValueError(
                 "engine: a memory is deeper than the 65,536 words an instruction can address"
+            )
+        if self.serial and self.requantisers != 1:
+            raise ValueError(
+                f"engine: {self.requantisers} serial requantisers; there is one, set requantisers "
+                "to 1 or serial to 0"
+            )
+        if self.pixel_cycles > 256:
+            raise ValueError(
+                f"engine: requantising {self.lanes} lanes takes {self.pixel_cycles} cycles, an "
+                "instruction can wait for at most 256; use fewer lanes or more requantisers"
+            )
+        if self.weight_spram and (self.weight_word_bytes % 2 or self.weight_words > 1 << 14):
+            raise ValueError(
+                f"engine: {self.weight_words} weight words of {self.weight_word_bytes} bytes do "
+                "not fit single-port RAM: 16,384 words of an even number of bytes at most"
             )
 
     @property
@@ -87,12 +123,22 @@ class EngineConfig:
     @property
     def has_window(self) -> bool:
         """Whether lanes can take three taps of a row at once: a multiplier for each."""
-        return self.simd >= 3
+        return self.simd >= 3 and not self.serial
 
     @property
     def beats(self) -> int:
-        """Cycles that the requantisers need for the sums of all lanes."""
+        """Beats of ``requantisers`` results that the sums of all lanes make."""
         return self.lanes // self.requantisers
+
+    @property
+    def beat_cycles(self) -> int:
+        """Cycles from one beat to the next."""
+        return SERIAL_INTERVAL if self.serial else 1
+
+    @property
+    def pixel_cycles(self) -> int:
+        """Cycles that the requantisers need for the sums of all lanes."""
+        return self.beats * self.beat_cycles
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)

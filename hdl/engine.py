@@ -9,7 +9,7 @@ from .address import AddressGenerator
 from .config import EngineConfig
 from .isa import LAYER_CYCLES_LIMIT, Op
 from .lanes import Lanes, delay
-from .memories import ActivationMemory, ByteMemory
+from .memories import ActivationMemory, ByteMemory, SingleByteMemory
 from .post import Post
 from .sequencer import Sequencer
 from .writeback import WriteBack
@@ -135,7 +135,9 @@ class Engine(wiring.Component):
         m.submodules.post = flushed(post)
         m.submodules.writeback = flushed(writeback)
         m.submodules.activation_memory = activations = ActivationMemory(config)
-        weights = ByteMemory(config.weight_word_bytes, config.weight_words)
+        # The host writes weights only while nothing runs: one port is enough.
+        kind = SingleByteMemory if config.weight_spram else ByteMemory
+        weights = kind(config.weight_word_bytes, config.weight_words)
         params = ByteMemory(config.requantisers * 8, config.param_words)
         m.submodules.weight_memory = weights
         m.submodules.param_memory = params
@@ -259,6 +261,7 @@ class Engine(wiring.Component):
         m.d.comb += [
             params.read_addr.eq(writeback.param_addr),
             post.i_valid.eq(writeback.post_valid),
+            lanes.taken.eq(writeback.post_valid),
             post.i_sums.eq(lanes.sums),
             post.i_params.eq(params.read_data),
             post.skip.eq(writeback.post_skip),

@@ -282,7 +282,7 @@ def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
     """
     tree = (config.simd - 1).bit_length()
     post = post_latency(config, instruction.has_add, instruction.has_table)
-    return 8 + tree + config.beats + post
+    return 9 + tree + (config.beats - 1) * config.beat_cycles + post
 
 
 def predicted_cycles(config: EngineConfig, instruction: Instruction) -> int:

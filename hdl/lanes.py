@@ -27,7 +27,8 @@ class Lanes(wiring.Component):
 
     A pixel's slices come back to back. A slice whose ``last`` is set in cycle t ends its pixel:
     channels ``beat * R ... beat * R + R - 1`` of the sums are on ``sums`` in cycle
-    t + :attr:`latency` + beat. The next pixel may end ``beats`` cycles later.
+    t + :attr:`latency` + beat. The next pixel may end ``beats`` cycles later. With a serial
+    requantiser the next channel's sum comes in the cycle after ``taken``.
 
     The multipliers are written out here, registered on both sides as a DSP block does at no cost:
     a component for each would make elaboration and the Verilog several times as large.
@@ -61,6 +62,8 @@ class Lanes(wiring.Component):
         took 3 and 6 slices ago; bytes are unsigned; keep the maximum.
     zp_x : In(signed(9))
         Layer: what padding feeds.
+    taken : In(1)
+        Serial: ``sums`` are used in this cycle.
     sums : Out(32 * R)
         Sums of ``R`` channels.
     """
@@ -86,6 +89,7 @@ class Lanes(wiring.Component):
             "x_unsigned": In(1),
             "acc_max": In(1),
             "zp_x": In(signed(9)),
+            "taken": In(1),
             "sums": Out(32 * config.requantisers),
         })
 
@@ -129,7 +133,10 @@ class Lanes(wiring.Component):
             accumulators.append(accumulator)
 
         captured = Signal(32 * config.lanes, reset_less=True)
-        m.d.sync += captured.eq(Mux(done, Cat(accumulators), captured >> len(self.sums)))
+        onward = captured >> len(self.sums)
+        if config.serial:
+            onward = Mux(self.taken, onward, captured)
+        m.d.sync += captured.eq(Mux(done, Cat(accumulators), onward))
         m.d.comb += self.sums.eq(captured)
         return m
 

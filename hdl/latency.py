@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from .config import EngineConfig
 
-__all__ = ["ADDEND", "BIAS", "REQUANTISER", "SKIP_OFFSET", "TABLE", "post_latency"]
+__all__ = [
+    "ADDEND", "BIAS", "REQUANTISER", "SERIAL_REQUANTISER", "SKIP_OFFSET", "TABLE", "post_latency",
+    "requantiser_latency", "skip_offset",
+]
 
 BIAS = 1
 REQUANTISER = 12
+SERIAL_REQUANTISER = 53
 ADDEND = 4
 TABLE = 2
 
@@ -19,12 +23,21 @@ TABLE = 2
 SKIP_OFFSET = BIAS + REQUANTISER - 1
 
 
+def requantiser_latency(config: EngineConfig) -> int:
+    """Cycles from a sum with its bias to the byte, of the engine's kind of requantiser."""
+    return SERIAL_REQUANTISER if config.serial else REQUANTISER
+
+
+def skip_offset(config: EngineConfig) -> int:
+    """``SKIP_OFFSET`` for the engine's kind of requantiser."""
+    return BIAS + requantiser_latency(config) - 1
+
+
 def post_latency(config: EngineConfig, has_add: int, has_table: int) -> int:
     """Cycles from ``i_valid`` to ``o_valid`` of :class:`trivet.hdl.post.Post`.
 
     A beat whose sums are sampled by clock edge t is on ``o_bytes`` after edge t + latency - 1, so
-    it is sampled by edge t + latency. ``config`` changes nothing today; it is here because a wider
-    memory may one day need another register.
+    it is sampled by edge t + latency.
     """
-    del config
-    return BIAS + REQUANTISER + (ADDEND if has_add else 0) + (TABLE if has_table else 0)
+    plain = BIAS + requantiser_latency(config)
+    return plain + (ADDEND if has_add else 0) + (TABLE if has_table else 0)

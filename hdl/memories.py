@@ -5,7 +5,7 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-__all__ = ["ActivationMemory", "ByteMemory", "chunks"]
+__all__ = ["ActivationMemory", "ByteMemory", "SingleByteMemory", "chunks"]
 
 # Depth of the widest block RAM mode; a remainder below it is not worth splitting further.
 _SHALLOW = 512
@@ -116,6 +116,58 @@ class ByteMemory(wiring.Component):
         for chosen, word in reversed(words[:-1]):
             result = Mux(chosen, word, result)
         m.d.comb += self.read_data.eq(result)
+        return m
+
+
+class SingleByteMemory(wiring.Component):
+    """:class:`ByteMemory` with one port for reads and writes: blocks of 16 bits side by side.
+
+    iCE40 UltraPlus have four such blocks of 16,384 words (SPRAM); synthesis finds them by their
+    ``ram_style`` (``synth_ice40 -spram``). They hold nothing after configuration and keep a word's
+    other half when one is written, so bytes are gathered by pairs. What is read in the cycle of a
+    write is lost.
+
+    Parameters, members and latency are those of :class:`ByteMemory`; ``width`` is even. A word that
+    is broken off is written as far as its pairs are whole.
+    """
+
+    LATENCY = ByteMemory.LATENCY
+
+    def __init__(self, width, depth):
+        self.width = width
+        self.depth = depth
+        super().__init__({
+            "read_addr": In(16),
+            "read_data": Out(width * 8),
+            "write_en": In(1),
+            "write_addr": In(16),
+            "write_byte": In(8),
+            "write_data": In(8),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        bits = address_bits(self.depth)
+        first = Signal(8, reset_less=True)  # of a pair
+        addr = Signal(bits)
+        m.d.comb += addr.eq(Mux(self.write_en, self.write_addr, self.read_addr))
+        with m.If(self.write_en):
+            m.d.sync += first.eq(self.write_data)
+        for k in range(self.width // 2):
+            m.submodules[f"block{k}"] = block = memory.Memory(
+                shape=16, depth=1 << bits, init=[], attrs={"ram_style": "huge"})
+            read = block.read_port()
+            write = block.write_port()
+            word = Signal(16, name=f"word{k}", reset_less=True)
+            m.d.comb += [
+                read.addr.eq(addr),
+                read.en.eq(~write.en),
+                write.addr.eq(addr),
+                write.data.eq(Cat(first, self.write_data)),
+                write.en.eq(self.write_en & (self.write_byte == 2 * k + 1)),
+                self.read_data.word_select(k, 16).eq(word),
+            ]
+            m.d.sync += word.eq(read.data)
         return m
 
 

@@ -5,9 +5,10 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from .addend import Addend
-from .latency import ADDEND, BIAS, REQUANTISER, SKIP_OFFSET, TABLE
+from .latency import ADDEND, BIAS, SKIP_OFFSET, TABLE, requantiser_latency
 from .latency import post_latency as latency
 from .requant import Requantiser
+from .requant_serial import SerialRequantiser
 
 __all__ = ["SKIP_OFFSET", "Post", "Table", "latency"]
 
@@ -81,6 +82,10 @@ class Post(wiring.Component):
     **Skip bytes**: those of the beat with ``i_valid`` in cycle t must be on ``skip`` in cycle
     ``t + SKIP_OFFSET`` = t + 12, and in that cycle only. They are registered inside, so a byte
     selector behind a memory's output register may drive ``skip`` directly.
+
+    With a serial requantiser (``config.serial``) a beat comes every ``config.beat_cycles`` cycles
+    or less often, its parameters stay as long, and all latencies grow by the same 41 cycles
+    (``latency.skip_offset``). An engine without tables or addends ignores what asks for them.
 
     ``zp_y`` ... ``addend_index`` describe the layer: they must not change from the cycle of the
     layer's first ``i_valid`` to that of its last ``o_valid``. ``o_valid`` and ``o_bytes`` come from
@@ -161,7 +166,7 @@ class Post(wiring.Component):
             write_data.eq(self.write_data),
         ]
 
-        plain = BIAS + REQUANTISER
+        plain = BIAS + requantiser_latency(self.config)
         valid = Signal(plain + ADDEND + TABLE)  # bit k: a beat that entered k + 1 cycles ago
         m.d.sync += valid.eq(Cat(self.i_valid, valid[:-1]))
         added = plain + ADDEND
@@ -175,17 +180,17 @@ class Post(wiring.Component):
         m.d.sync += skip.eq(self.skip)
 
         for k in range(self.config.requantisers):
-            m.submodules[f"requantiser{k}"] = requantiser = Requantiser()
-            m.submodules[f"addend{k}"] = addend = Addend(self.config.addends)
-            m.submodules[f"table{k}"] = table = Table(self.config.tables)
+            requantiser = SerialRequantiser() if self.config.serial else Requantiser()
+            m.submodules[f"requantiser{k}"] = requantiser
 
             sum_ = Signal(signed(32), name=f"sum{k}", reset_less=True)
             multiplier = Signal(32, name=f"multiplier{k}", reset_less=True)
             params = self.i_params.word_select(k, 64)
-            m.d.sync += [
-                sum_.eq(self.i_sums.word_select(k, 32) + params[:32]),
-                multiplier.eq(params[32:]),
-            ]
+            m.d.sync += sum_.eq(self.i_sums.word_select(k, 32) + params[:32])
+            if self.config.serial:
+                m.d.comb += [multiplier.eq(params[32:]), requantiser.start.eq(valid[0])]
+            else:
+                m.d.sync += multiplier.eq(params[32:])
             result = Signal(8, name=f"result{k}")
             m.d.comb += [
                 requantiser.sum.eq(sum_),
@@ -193,22 +198,34 @@ class Post(wiring.Component):
                 requantiser.zp.eq(self.zp_y),
                 requantiser.lo.eq(self.lo),
                 requantiser.hi.eq(self.hi),
-                addend.index.eq(self.addend_index),
-                addend.a.eq(requantiser.y[:8]),
-                addend.b.eq(skip.word_select(k, 8)),
-                addend.zp.eq(self.zp_a),
-                addend.lo.eq(self.lo_a),
-                addend.hi.eq(self.hi_a),
-                addend.write_en.eq(write_addend),
-                addend.write_addr.eq(write_addr),
-                addend.write_byte.eq(write_byte),
-                addend.write_data.eq(write_data),
-                result.eq(Mux(self.has_add, addend.o[:8], requantiser.y[:8])),
-                table.index.eq(self.table_index),
-                table.i.eq(result),
-                table.write_en.eq(write_table),
-                table.write_addr.eq(write_addr),
-                table.write_data.eq(write_data),
-                self.o_bytes.word_select(k, 8).eq(Mux(self.has_table, table.o, result)),
+                result.eq(requantiser.y[:8]),
+                self.o_bytes.word_select(k, 8).eq(result),
             ]
+            if self.config.addends:
+                m.submodules[f"addend{k}"] = addend = Addend(self.config.addends)
+                m.d.comb += [
+                    addend.index.eq(self.addend_index),
+                    addend.a.eq(requantiser.y[:8]),
+                    addend.b.eq(skip.word_select(k, 8)),
+                    addend.zp.eq(self.zp_a),
+                    addend.lo.eq(self.lo_a),
+                    addend.hi.eq(self.hi_a),
+                    addend.write_en.eq(write_addend),
+                    addend.write_addr.eq(write_addr),
+                    addend.write_byte.eq(write_byte),
+                    addend.write_data.eq(write_data),
+                ]
+                with m.If(self.has_add):
+                    m.d.comb += result.eq(addend.o[:8])
+            if self.config.tables:
+                m.submodules[f"table{k}"] = table = Table(self.config.tables)
+                m.d.comb += [
+                    table.index.eq(self.table_index),
+                    table.i.eq(result),
+                    table.write_en.eq(write_table),
+                    table.write_addr.eq(write_addr),
+                    table.write_data.eq(write_data),
+                ]
+                with m.If(self.has_table):
+                    m.d.comb += self.o_bytes.word_select(k, 8).eq(table.o)
         return m

@@ -325,7 +325,12 @@ class Sequencer(wiring.Component):
         if self.config.has_window:
             # Other kernels need other columns kept: their sums would be wrong.
             window &= (instruction.op != Op.LANE) | (instruction.kernel_h != 3)
-        return (instruction.op > Op.LANE) | window | Cat(*empty).any()
+        lacking = C(0)
+        if not self.config.addends:
+            lacking |= instruction.has_add
+        if not self.config.tables:
+            lacking |= instruction.has_table
+        return (instruction.op > Op.LANE) | window | lacking | Cat(*empty).any()
 
     def _is_time(self, m, layer, early):
         """The drain of ``layer`` is over but for ``early`` cycles: the next may start."""
@@ -366,6 +371,13 @@ class Sequencer(wiring.Component):
             ]
         with m.If(self.issued):
             m.d.sync += [slices.eq(now.busy + 1), stalls.eq(now.stalls)]
+        if config.counters:
+            self._file(m, layer_index, Cat(now.cycles, slices, stalls))
+        return now.cycles
+
+    def _file(self, m, layer_index, value):
+        """Counters of the layer that finishes go into their memory, from which the host reads."""
+        config = self.config
         m.submodules.counter_memory = counters = memory.Memory(
             shape=COUNTERS.size, depth=config.instructions, init=[])
         write = counters.write_port()
@@ -375,7 +387,7 @@ class Sequencer(wiring.Component):
         bits = (config.instructions - 1).bit_length()
         m.d.comb += [
             write.addr.eq(layer_index),
-            write.data.eq(Cat(now.cycles, slices, stalls)),
+            write.data.eq(value),
             write.en.eq(self.finish),
             read.addr.eq(self.counter_addr),
             self.counter_data.eq(Mux(shown, read.data, 0)),
@@ -386,4 +398,3 @@ class Sequencer(wiring.Component):
             m.d.sync += filed.bit_select(layer_index[:bits], 1).eq(1)
         with m.If(self.clear):
             m.d.sync += filed.eq(0)
-        return now.cycles

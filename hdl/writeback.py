@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from .latency import SKIP_OFFSET, post_latency
+from .latency import post_latency, skip_offset
 from .memories import ActivationMemory, ByteMemory
 
 __all__ = ["WriteBack"]
@@ -101,51 +101,45 @@ class WriteBack(wiring.Component):
         valid, tag, param = self._beats(m)
         m.d.comb += self.param_addr.eq(param)
 
-        # Where a beat's bytes belong travels beside it: line[k] is the tag of k cycles ago. A beat
-        # leaves the line where it meets its bytes, lest a deeper layer after it meet it again.
         to_post = self.lead - 1
         latencies = {(add, table): to_post + post_latency(config, add, table)
-                     for add in (0, 1) for table in (0, 1)}
-        depth = max(latencies.values()) - 1
-        valids = Signal(depth + 1)
-        m.d.comb += valids[0].eq(valid)
-        line = [tag]
-        for k in range(depth):
-            stage = Signal(tag.shape(), name=f"tag{k + 1}", reset_less=True)
-            leaves = C(0)
-            for (add, table), latency in latencies.items():
-                if k == latency - 1:
-                    leaves = (self.has_add == add) & (self.has_table == table)
-            m.d.sync += [stage.eq(line[-1]), valids[k + 1].eq(valids[k] & ~leaves)]
-            line.append(stage)
+                     for add in (0, 1) for table in (0, 1)
+                     if add <= config.addends and table <= config.tables}
+        if config.serial:
+            valids, line = self._pair(m, valid, tag, latencies)
+        else:
+            valids, line = self._line(m, valid, tag, latencies)
         m.d.comb += self.post_valid.eq(valids[to_post])
 
         # Skip bytes: read so early that they are at Post when it wants them.
-        wanted = to_post + SKIP_OFFSET
-        read = wanted - ActivationMemory.SKIP_LATENCY
-        skip_en = Signal()
-        skip_addr = Signal(16, reset_less=True)
-        m.d.sync += [
-            skip_en.eq(valids[read - 1] & self.has_add),
-            skip_addr.eq(self.src2 + line[read - 1].offset),
-        ]
-        m.d.comb += [
-            self.skip_en.eq(skip_en),
-            self.skip_addr.eq(skip_addr),
-            self.post_skip.eq(self.skip_word.word_select(line[wanted].place, len(self.post_skip))),
-        ]
+        if config.addends:
+            wanted = to_post + skip_offset(config)
+            read = wanted - ActivationMemory.SKIP_LATENCY
+            skip_en = Signal()
+            skip_addr = Signal(16, reset_less=True)
+            m.d.sync += [
+                skip_en.eq(valids[read - 1] & self.has_add),
+                skip_addr.eq(self.src2 + line[read - 1].offset),
+            ]
+            m.d.comb += [
+                self.skip_en.eq(skip_en),
+                self.skip_addr.eq(skip_addr),
+                self.post_skip.eq(self.skip_word.word_select(
+                    line[wanted].place, len(self.post_skip))),
+            ]
 
         # The tag meets its bytes: one register after the choice of Post's depth.
         def choose(stages):
             at = {key: stages[latency - 1] for key, latency in latencies.items()}
-            return Mux(self.has_add, Mux(self.has_table, at[1, 1], at[1, 0]),
-                       Mux(self.has_table, at[0, 1], at[0, 0]))
+            add, table = min(config.addends, 1), min(config.tables, 1)
+            return Mux(self.has_add, Mux(self.has_table, at[add, table], at[add, 0]),
+                       Mux(self.has_table, at[0, table], at[0, 0]))
 
         out_valid = Signal()
         out = Signal(tag.shape(), reset_less=True)
         m.d.sync += [
             out_valid.eq(choose(valids)),
-            out.eq(choose([Value.cast(stage) for stage in line])),
+            out.eq(choose({k: Value.cast(stage) for k, stage in line.items()})),
         ]
         m.d.comb += self.finish.eq(out_valid & out.layer_last)
 
@@ -174,6 +168,56 @@ class WriteBack(wiring.Component):
         ]
         return m
 
+    def _line(self, m, valid, tag, latencies):
+        """Where a beat's bytes belong travels beside it: ``line[k]`` is the tag of k cycles ago.
+
+        A beat leaves the line where it meets its bytes, lest a deeper layer after it meet it again.
+        """
+        depth = max(latencies.values()) - 1
+        valids = Signal(depth + 1)
+        m.d.comb += valids[0].eq(valid)
+        line = {0: tag}
+        for k in range(depth):
+            stage = Signal(tag.shape(), name=f"tag{k + 1}", reset_less=True)
+            leaves = C(0)
+            for (add, table), latency in latencies.items():
+                if k == latency - 1:
+                    leaves = (self.has_add == add) & (self.has_table == table)
+            m.d.sync += [stage.eq(line[k]), valids[k + 1].eq(valids[k] & ~leaves)]
+            line[k + 1] = stage
+        return valids, line
+
+    def _pair(self, m, valid, tag, latencies):
+        """The same for beats that come ``beat_cycles`` cycles apart or more: two tags, two ages."""
+        interval = self.config.beat_cycles
+        depth = max(latencies.values())
+        assert depth <= 2 * interval
+        began = valid
+        valids, tags = {0: valid}, {}
+        for k, value in enumerate((tag, Signal(tag.shape(), name="held_tag", reset_less=True))):
+            age = Signal(range(interval), name=f"age{k}")  # cycles since `value` became this one
+            moving = Signal(name=f"moving{k}")
+            leaves = age == interval - 1
+            for (add, table), latency in latencies.items():
+                if (latency - 1) // interval == k:
+                    leaves |= ((age == (latency - 1) % interval)
+                               & (self.has_add == add) & (self.has_table == table))
+            with m.If(began):
+                # The first tag is there as its beat begins, the other in the cycle after.
+                m.d.sync += [age.eq(1 - k), moving.eq(1)]
+            with m.Elif(moving):
+                m.d.sync += [age.eq(age + 1), moving.eq(~leaves)]
+            for cycle in range(k * interval, min((k + 1) * interval, depth)):
+                tags[cycle] = value
+                if cycle:
+                    valids[cycle] = moving & (age == cycle % interval)
+            if k == 0:
+                began = valids[interval - 1]
+            else:
+                with m.If(valids[interval - 1]):
+                    m.d.sync += value.eq(tag)
+        return valids, tags
+
     def _beats(self, m):
         """The beat that starts its way to Post: valid, tag (place in memory), parameter word."""
         config = self.config
@@ -197,6 +241,11 @@ class WriteBack(wiring.Component):
         block_ahead = Signal(16, reset_less=True)
         place_block = Signal(block_bits, reset_less=True)
         is_final = beat == config.beats - 1
+        is_over = C(1)  # the next beat follows
+        if config.serial:
+            phase = Signal(range(config.beat_cycles), reset_less=True)
+            is_over = phase == config.beat_cycles - 1
+            m.d.sync += phase.eq(Mux(self.last | is_over, 0, phase + 1))
         row_step = Signal(16, reset_less=True)  # from a row's last pixel to the next row's first
         m.d.sync += row_step.eq(self.out_pixel_words + self.out_row_gap)
 
@@ -217,7 +266,7 @@ class WriteBack(wiring.Component):
                     block_ahead.eq(block_ahead + 1),
                     next_param.eq(next_param + config.beats),
                 ]
-        with m.Elif(valid):
+        with m.Elif(valid & is_over):
             m.d.sync += [valid.eq(~is_final), beat.eq(beat + 1), param.eq(param + 1)]
         with m.If(self.begin):
             m.d.sync += [
@@ -226,11 +275,13 @@ class WriteBack(wiring.Component):
                 block_ahead.eq(1),
                 next_param.eq(self.params),
             ]
-        m.d.comb += self.overrun.eq(self.last & valid & ~is_final)
+        m.d.comb += self.overrun.eq(self.last & valid & ~(is_final & is_over))
 
         m.d.comb += [
             tag.offset.eq(offset),
             tag.place.eq(Cat(beat, place_block)),
             tag.layer_last.eq(ending & is_final),
         ]
+        if config.serial:
+            valid = valid & (phase == 0)
         return valid, tag, param

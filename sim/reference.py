@@ -265,7 +265,7 @@ class _Layer:
         # Cycles from one pixel's sums to the next: in a row, and from row to row.
         inner = (i.stride_w * i.kernel_h if i.window else i.slices) + i.idle
         outer = (3 - i.pad_left) * i.kernel_h if i.window else inner
-        if min(inner, outer) < self.config.beats:
+        if min(inner, outer) < self.config.pixel_cycles:
             raise self.wrong(f"{i.idle} idle cycles are too few for {self.config.beats} beats")
 
     def _source_words(self) -> set[int]:

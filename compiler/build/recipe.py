@@ -50,12 +50,12 @@ def recipe(design: Design, toolchain: Toolchain) -> Recipe:
     common = (*toolchain.arguments, "--seed", "{seed}", "--report", "report-{seed}.json")
     read = "read_rtlil top.il\n"
     stat = "tee -q -o stat.json stat -json\n"
+    apart = " ".join(f"{pattern}/t:$memrd_v2" for pattern in _NEVER_MEET)
+    read_apart = f"{read}setparam -set COLLISION_X_MASK 1'1 {apart}\n"
     if toolchain.family == "ecp5":
-        apart = " ".join(f"{pattern}/t:$memrd_v2" for pattern in _NEVER_MEET)
         return Recipe(
             "ecp5",
-            f"{read}setparam -set COLLISION_X_MASK 1'1 {apart}\n"
-            f"synth_ecp5 -top {top} -json synth.json\n{stat}",
+            f"{read_apart}synth_ecp5 -top {top} -json synth.json\n{stat}",
             absorb=True,
             place=(
                 *common, "--json", "top.json", "--lpf", constraints, "--textcfg",
@@ -66,7 +66,9 @@ def recipe(design: Design, toolchain: Toolchain) -> Recipe:
     if toolchain.family == "ice40":
         return Recipe(
             "ice40",
-            f"{read}synth_ice40 -dsp -top {top} -json synth.json\n{stat}",
+            # Single-port RAM starts with nothing, so memories with contents are not put there.
+            f"{read_apart}delete *weight_memory/t:$meminit_v2\n"
+            f"synth_ice40 -dsp -spram -top {top} -json synth.json\n{stat}",
             place=(
                 *common, "--json", "top.json", "--pcf", constraints, "--asc", "top-{seed}.asc",
                 "--freq", mhz, "--timing-allow-fail",

@@ -136,7 +136,9 @@ class Controller(wiring.Component):
 
         m.submodules.extent = extent = Extent(self.config)
         m.submodules.loader = loader = Loader(self.config)
-        m.submodules.expander = expander = Expander(self.config)
+        expander = Expander(self.config)
+        if self.config.expander:
+            m.submodules.expander = expander
         m.submodules.peeker = peeker = Peeker(self.config, self.read_latency)
         m.submodules.greeting = greeting = memory.Memory(
             shape=8, depth=len(self.greeting), init=self.greeting
@@ -341,7 +343,7 @@ class Controller(wiring.Component):
                             running.any() & (load[0:8] != ACT_SPACE) & (load[0:8] != EXPAND_SPACE)
                         ):
                             refuse(Nak.BUSY)
-                        with m.Elif(load[0:8] != EXPAND_SPACE):
+                        with m.Elif((load[0:8] != EXPAND_SPACE) | (not self.config.expander)):
                             m.next = "EXTENT"
                         with m.Elif(self.frame.length < LOAD_HEADER_BYTES + SETUP_BYTES):
                             refuse(Nak.LENGTH)

@@ -164,7 +164,8 @@ def _windowed(plain: Instruction, config: EngineConfig) -> Instruction | None:
         config.has_window
         and (plain.kernel_h, plain.kernel_w, plain.dilation_w) == (3, 3, 1)
         and plain.pad_left <= 1
-        and config.pixel_cycles <= 3 * (3 - plain.pad_left)  # a row's last result needs no idle cycles
+        # A row's last result needs no idle cycles.
+        and config.pixel_cycles <= 3 * (3 - plain.pad_left)
     )
     if not possible:
         return None

@@ -292,9 +292,10 @@ def random_layer(config, rng, src=None):
         dilation_w=int(rng.integers(1, 3)), pad_top=int(rng.integers(0, 3)),
         pad_left=int(rng.integers(0, 3)), zp_x=int(rng.integers(0, 256) - 128 * (1 - x_unsigned)),
         zp_y=int(rng.integers(-128, 128)), lo=lo, hi=hi, acc_max=int(rng.integers(0, 2)),
-        weight_hold=weight_hold, x_unsigned=x_unsigned, has_add=int(rng.integers(0, 2)) if config.addends else 0,
-        addend=int(rng.integers(0, max(config.addends, 1))), zp_a=int(rng.integers(-128, 128)), lo_a=lo_a,
-        hi_a=hi_a, has_table=int(rng.integers(0, 2)) if config.tables else 0,
+        weight_hold=weight_hold, x_unsigned=x_unsigned,
+        has_add=int(rng.integers(0, 2)) if config.addends else 0,
+        addend=int(rng.integers(0, max(config.addends, 1))),
+        zp_a=int(rng.integers(-128, 128)), lo_a=lo_a, hi_a=hi_a, has_table=int(rng.integers(0, 2)) if config.tables else 0,
         table=int(rng.integers(0, max(config.tables, 1))),
     )
     return with_idle(config, **values | fields)

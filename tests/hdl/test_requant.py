@@ -14,6 +14,7 @@ from requant_cases import INT32, LAYERS, all_cases, differences, double_rounding
 from trivet.hdl.requant import Requantiser
 from trivet.hdl.verilog import to_verilog
 
+
 def simulate(runs):
     """Results of (sums, m, layer) runs, one a cycle, read exactly ``LATENCY`` cycles later."""
     dut = Requantiser()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import golden_graph
@@ -15,7 +16,7 @@ from trivet.compiler.errors import CompileError
 from trivet.compiler.lower import lower
 from trivet.compiler.units import ConvSpec, Graph, Quant, Tensor, Unit
 from trivet.hdl.config import DEFAULT, SMALL, EngineConfig
-from trivet.hdl.isa import Program, predicted_interval, predicted_total
+from trivet.hdl.isa import Program, ProgramError, predicted_interval, predicted_total
 from trivet.runtime.device import DeviceError
 from trivet.runtime.link.client import BoardClient
 from trivet.runtime.link.frame import Space
@@ -302,3 +303,18 @@ def test_both_forms_agree_on_the_reference_machine() -> None:
             for form in range(2):
                 found = machine.run(feed, form)
                 assert all(np.array_equal(found[n], want[n]) for n in want)
+
+
+@pytest.mark.usefixtures("once")
+def test_reference_machine_refuses_inputs_used_after_their_release() -> None:
+    refused = 0
+    for _, program in programs(8, channels=9, side=7):
+        assert program.odd is not None
+        release, (port, *_) = program.odd.release, program.inputs
+        for field in ("src", "dst"):
+            code = list(program.instructions)
+            code[release] = replace(code[release], early=0, **{field: port.offset})
+            with pytest.raises(ProgramError) as caught:
+                ReferenceMachine(replace(program, instructions=tuple(code)))
+            refused += "after its release" in str(caught.value)
+    assert refused >= 6

@@ -184,6 +184,30 @@ def test_a_killed_board_is_an_error_and_not_a_hang(device: VirtualDevice) -> Non
     assert time.monotonic() - started < 5.0
 
 
+def test_a_board_killed_with_two_items_in_flight_answers_both() -> None:
+    graph = random_graph(37, 3, channels=9, side=13)
+    program = lower(graph, [u.name for u in graph.units], SMALL, overlap=True)
+    image = program.to_bytes()
+    stage = replace(
+        STAGE, payload=image, sha256=hashlib.sha256(image).hexdigest(),
+        inputs=tuple(map(spec, program.inputs)), outputs=tuple(map(spec, program.outputs)),
+    )  # fmt: skip
+    device = VirtualDevice("fpga0", {"credits": "3"})
+    device.prepare(stage)
+    process = device._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)  # whatever is asked for now stays unanswered
+    inputs = [Buffer.of(np.zeros((1, *p.hwc), p.dtype)) for p in program.inputs]
+    for ticket in range(3):
+        device.submit(ticket, inputs)
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    answers = [device.result(30.0) for _ in range(3)]
+    assert [a.ticket for a in answers] == [0, 1, 2]
+    assert all("of the virtual board ended" in str(a.error) for a in answers)
+    device.close()
+
+
 def test_closing_ends_the_process_and_wakes_nobody_late(device: VirtualDevice) -> None:
     process = device._process
     assert process is not None

@@ -30,8 +30,8 @@ def design(board: Board, config: EngineConfig, build_sha256: bytes) -> Design:
     toolchain = board.toolchain
     if toolchain is None or "--lpf-allow-unconstrained" not in toolchain.arguments:
         raise CompileError(
-            f"build: board {board.name!r} has no top level with pins yet; run on the virtual board, "
-            "or use --no-bitstream"
+            f"build: board {board.name!r} has no top level with pins yet; run on the virtual "
+            "board, or use --no-bitstream"
         )
     from amaranth.back import rtlil  # type: ignore[attr-defined]
 

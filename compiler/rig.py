@@ -321,7 +321,8 @@ def _device(name: str, entry: Any, where: str) -> RigDevice:
         board = boards.get(board_name)
     except ValueError as e:
         raise CompileError(f"{where}: {e}") from e
-    engine = dict(board.engine or {})
+    # A board names what it chose; parts of the engine that came later are as they are by default.
+    engine = {**EngineConfig().to_dict(), **board.engine} if board.engine else {}
     engine.update(_table(entry, "engine", where))
     if not engine:
         raise CompileError(

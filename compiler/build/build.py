@@ -49,8 +49,14 @@ _SYNTHESISED = {
     "ecp5": {"dsp": "MULT18X18D", "bram": "DP16KD", "ff": "TRELLIS_FF", "lut": "LUT4"},
     "ice40": {"dsp": "SB_MAC16", "bram": "SB_RAM40_4K", "lut": "SB_LUT4"},
     "gowin": {"dsp": "MULT18X18"},
-    "xilinx": {"dsp": "DSP48E1", "bram": "RAMB36E1"},
+    "xilinx": {
+        "dsp": "DSP48E1 DSP48E2",
+        "bram": "RAMB36E1 RAMB36E2 RAMB18E1 RAMB18E2",
+        "lut": "LUT1 LUT2 LUT3 LUT4 LUT5 LUT6",
+        "ff": "FDRE FDSE FDCE FDPE",
+    },
 }
+# Cells after synthesis, all that count for a resource (two RAMB18 would fit one RAMB36).
 _WORDS = {"lut": "LUTs", "ff": "flip-flops", "dsp": "multipliers", "bram": "block RAMs"}
 
 
@@ -333,7 +339,7 @@ class _Run:
         """Refuse before an hour of placing what can never be placed."""
         budget = _budget(self.inputs.board)
         for resource, cell in _SYNTHESISED[self.inputs.recipe.family].items():
-            used = cells[cell]
+            used = sum(cells[name] for name in cell.split())
             if resource in budget and used > budget[resource]:
                 word = _WORDS[resource]
                 raise CompileError(
@@ -356,10 +362,11 @@ class _Run:
         budget = _budget(inputs.board)
         resources = {}
         table = _CELLS[inputs.recipe.family] if seed else _SYNTHESISED[inputs.recipe.family]
-        for resource, cell in table.items():
-            if cell not in use:
+        for resource, cells in table.items():
+            there = [use[cell] for cell in cells.split() if cell in use]
+            if not there:
                 continue
-            used, available = use[cell] if seed else (use[cell], 0)
+            used, available = there[0] if seed else (sum(there), 0)
             guess = predicted.get(resource)
             error = None if guess is None or not used else round(guess / used - 1, 4)
             resources[resource] = Resource(used, budget.get(resource, available), guess, error)

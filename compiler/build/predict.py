@@ -25,17 +25,21 @@ _FF = (4676.9, 108.3, 61.4, 92.8, 0.0)
 
 
 def predict(board: Board, config: EngineConfig) -> dict[str, int]:
-    """Predicted ``lut``, ``ff``, ``dsp`` and ``bram`` on an ECP5; empty for other families."""
+    """Predicted ``lut``, ``ff``, ``dsp`` and ``bram`` on an ECP5; empty for other families.
+
+    Without those that the formulas do not cover: of engines with a serial requantiser, without
+    expander or counters.
+    """
     toolchain = board.toolchain
     if toolchain is None or toolchain.family != "ecp5":
         return {}
-    return {
-        "lut": _line(config, _LUT),
-        "ff": _line(config, _FF),
-        # A requantiser multiplies 24 x 24 bits; the host link's loader has one product.
-        "dsp": config.multipliers + 4 * config.requantisers + 1,
-        "bram": _block_rams(config),
-    }
+    # A requantiser multiplies 24 x 24 bits, the serial one bit by bit; the link has one product.
+    found = {"bram": _block_rams(config)}
+    if not config.serial:
+        found["dsp"] = config.multipliers + 4 * config.requantisers + 1
+    if not config.serial and config.expander and config.counters:  # as all nine engines of the fit
+        found |= {"lut": _line(config, _LUT), "ff": _line(config, _FF)}
+    return found
 
 
 def _line(config: EngineConfig, c: tuple[float, float, float, float, float]) -> int:
@@ -56,7 +60,9 @@ def _block_rams(config: EngineConfig) -> int:
     act = _blocks(config.act_bank_words, 8 * config.word_bytes, bytewise=True)
     addend = 2 * _blocks(256 * config.addends, 32, bytewise=True)
     table = _blocks(256 * config.tables, 8)
-    counters = _blocks(config.instructions, _COUNTER_BITS) if config.instructions > 32 else 0
+    counters = 0
+    if config.counters and config.instructions > 32:
+        counters = _blocks(config.instructions, _COUNTER_BITS)
     return (
         _deep(config.weight_words, 8 * config.weight_word_bytes)
         + _deep(config.param_words, 64 * config.requantisers)
@@ -82,6 +88,8 @@ def _deep(words: int, bits: int) -> int:
 
 def _blocks(words: int, bits: int, *, bytewise: bool = False) -> int:
     """Blocks for a memory; with byte enables only 8 of every 9 bits are used."""
+    if not words:
+        return 0
     deep, wide = 0, 1
     for depth, width in ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1)):
         if words <= depth:

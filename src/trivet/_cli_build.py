@@ -6,55 +6,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
-from trivet._cli_common import Fault, check_target, console, write_whole
+from trivet._cli_common import Fault, check_target, console, phases, write_whole
 
 if TYPE_CHECKING:
     from trivet.compiler.build.build import Built
     from trivet.hdl.config import EngineConfig
 
 __all__ = ["build_command", "program_command"]
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, str], None]]:
-    """Phase, elapsed time and what the tool says, on stderr.
-
-    One line that changes on a terminal; elsewhere (a CI log) one line for each phase.
-    """
-    screen = console(stderr=True)
-    began = time.monotonic()
-    if screen.is_terminal:
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        with Progress(
-            SpinnerColumn(),
-            TextColumn("[bold]{task.fields[phase]}[/bold]"),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=screen,
-            transient=True,
-        ) as bar:
-            task = bar.add_task("", total=None, phase="start")
-            yield lambda phase, what: bar.update(task, phase=phase, description=what)
-        return
-    last = ""
-
-    def tell(phase: str, what: str) -> None:
-        nonlocal last
-        if phase != last:
-            print(f"{time.monotonic() - began:7.1f} s  {phase}: {what}", file=sys.stderr)
-            last = phase
-
-    yield tell
 
 
 def build_command(
@@ -78,7 +42,7 @@ def build_command(
     if output is not None:
         check_target(output)
     config = _engine_of(path, board_name)
-    with _progress() as tell:
+    with phases() as tell:
         built = build(board, config, seeds=seeds, limit_s=60 * limit_minutes, keep=keep, tell=tell)
     if output is not None:
         write_whole(output, built.bitstream.read_bytes())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ __all__ = [
     "device_options",
     "fail",
     "pairs",
+    "phases",
     "set_verbose",
     "shape_options",
     "shorten",
@@ -54,6 +56,39 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, soft_wrap=False, highlight=False)
+
+
+@contextmanager
+def phases(*, log: bool = True) -> Iterator[Callable[[str, str], None]]:
+    """Phase, elapsed time and what the tool says, on stderr.
+
+    One line that changes on a terminal; elsewhere (a CI log) a line for each phase, if ``log``.
+    """
+    screen = console(stderr=True)
+    began = time.monotonic()
+    if screen.is_terminal:
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.fields[phase]}[/bold]"),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=screen,
+            transient=True,
+        ) as bar:
+            task = bar.add_task("", total=None, phase="start")
+            yield lambda phase, what: bar.update(task, phase=phase, description=what)
+        return
+    last = ""
+
+    def tell(phase: str, what: str) -> None:
+        nonlocal last
+        if log and phase != last:
+            print(f"{time.monotonic() - began:7.1f} s  {phase}: {what}", file=sys.stderr)
+            last = phase
+
+    yield tell
 
 
 def fail(text: str) -> int:

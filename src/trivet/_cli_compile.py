@@ -5,31 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trivet._cli_common import DeviceOptions, Fault, check_target, console
+from trivet._cli_common import DeviceOptions, Fault, check_target, console, phases
 
 if TYPE_CHECKING:
     from trivet.compiler.driver import Compiled, Options
     from trivet.compiler.planner.plan import Plan
 
 __all__ = ["compile_command", "explain_command", "plan_command", "print_json"]
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, str], None]]:
-    """A status line on stderr with step and detail; nothing where stderr is no terminal."""
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield lambda step, what: None
-        return
-    with screen.status("starting") as status:
-        yield lambda step, what: status.update(f"[bold]{step}[/bold] {what}")
 
 
 def _compile(
@@ -43,7 +31,7 @@ def _compile(
 
         verifier = verify_program
     try:
-        with _progress() as tell:
+        with phases(log=False) as tell:
             return compile_model(model, out, options, verifier=verifier, progress=tell)
     except InfeasiblePlan as e:
         _print_plan(e.plan, as_json)

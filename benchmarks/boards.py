@@ -1,9 +1,9 @@
 """Renders the tables of docs/boards.md from the build reports in docs/builds.
 
-    trivet build --board B --json > docs/builds/B.json   # a report, where the tools are
-    python benchmarks/boards.py --count B ...            # cycles of the networks on B's engine
-    python benchmarks/boards.py                          # the tables
-    python benchmarks/boards.py --check                  # exit code 1 when they are out of date
+    cp "$(trivet build --board B --folder)/report.json" docs/builds/B.json   # a report
+    python benchmarks/boards.py --count B ...   # cycles of the networks on B's engine
+    python benchmarks/boards.py                 # the tables
+    python benchmarks/boards.py --check         # exit code 1 when they are out of date
 
 Inferences a second are twofold. Engine-bound: Fmax over the cycles of a run, which the RTL was
 counted to need (tests/end_to_end hold the closed form against the RTL). Link-bound: one over the

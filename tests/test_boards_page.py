@@ -29,9 +29,8 @@ def test_the_page_is_up_to_date(boards_page: ModuleType) -> None:
 
 def test_kept_reports_are_reports(boards_page: ModuleType) -> None:
     for report in boards_page.reports():
-        report.pop("cached", None)
-        report.pop("folder", None)
         found = msgspec.convert(report, type=Report)
+        assert "folder" not in report  # of --json: a path of the machine that built it
         assert found.bitstream_sha256 is not None
 
 

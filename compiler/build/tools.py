@@ -63,7 +63,7 @@ _KNOWN = {
     )
 }  # fmt: skip
 
-# Synthesis, place and route, packer. A packer goes with its place-and-route tool's origin.
+# Synthesis, place and route, packer, in this order.
 FAMILY_TOOLS: dict[str, tuple[str, ...]] = {
     "ecp5": ("yosys", "nextpnr-ecp5", "ecppack"),
     "ice40": ("yosys", "nextpnr-ice40", "icepack"),
@@ -98,6 +98,11 @@ def toolset(family: str) -> dict[str, Tool]:
                 "--no-bitstream"
             )
         found[name] = tool
+    place = next((t for t in found.values() if t.name.startswith("nextpnr")), None)
+    if place is not None and place.origin == "native":
+        # A packer reads what its own release's place and route wrote.
+        packer = FAMILY_TOOLS[family][-1]
+        found[packer] = _native(_KNOWN[packer]) or found[packer]
     return found
 
 
@@ -113,7 +118,7 @@ def find_tool(name: str) -> Tool | None:
     native = _native(known)
     if wheel is None or native is None:
         return wheel or native
-    # Packers tell no version worth comparing: they follow the wheel.
+    # Packers tell no version worth comparing: the wheel's, unless `toolset` knows better.
     return native if known.ask and _newer(native.version, wheel.version) else wheel
 
 

@@ -70,6 +70,19 @@ def test_nextpnrs_version_is_read(native: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.version == "0.12-3"
 
 
+@pytest.mark.parametrize(("says", "origin"), [("0.99", "native"), ("0.2", "wheel")])
+def test_the_packer_is_of_the_same_origin_as_place_and_route(
+    native: Path, monkeypatch: pytest.MonkeyPatch, says: str, origin: str
+) -> None:
+    with_wheel(monkeypatch, "0.11.1.0.post826")
+    put(native, "nextpnr-ecp5", f'"nextpnr-ecp5" -- Next Generation PnR (Version nextpnr-{says})')
+    put(native, "ecppack", "Project Trellis ecppack")
+    found = toolset("ecp5")
+    assert {name: tool.origin for name, tool in found.items()} == {
+        "yosys": "wheel", "nextpnr-ecp5": origin, "ecppack": origin,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("family", "extra"),
     [("ecp5", "build-ecp5"), ("ice40", "build-ice40"), ("gowin", "build-gowin")],

@@ -118,6 +118,8 @@ class AddressGenerator(wiring.Component):
         for name, count in (("slice", i.c_slices), ("kx", Mux(window, 1, i.kernel_w)),
                             ("ky", i.kernel_h), ("ox", i.columns), ("oy", i.out_h),
                             ("block", i.blocks)):
+            if self.config.compact:
+                count = count[:self.config.field_bits]
             counter = _Counter(m, name, count, self.load, ends)
             loop = Signal(name=f"{name}_ends")
             m.d.comb += loop.eq(ends & counter.last)
@@ -192,11 +194,13 @@ class AddressGenerator(wiring.Component):
     def _walk_input(self, m, loops, step, window):
         """Address, padding and part of the slice, by one running sum for each loop."""
         i = self.instruction
-        row, pixel, ky, kx = (Signal(16, name=f"base_{n}", reset_less=True)
+        bits = self.config.field_bits
+        coordinate = max(bits, 9) + 1 if self.config.compact else _COORDINATE
+        row, pixel, ky, kx = (Signal(bits, name=f"base_{n}", reset_less=True)
                               for n in ("row", "pixel", "ky", "kx"))
-        y_row, y, x_pixel, x = (Signal(_COORDINATE, name=n, reset_less=True)
+        y_row, y, x_pixel, x = (Signal(coordinate, name=n, reset_less=True)
                                 for n in ("y_row", "y", "x_pixel", "x"))
-        channel = Signal(16, reset_less=True)  # slice (DOT) or block (LANE) within the pixel
+        channel = Signal(bits, reset_less=True)  # slice (DOT) or block (LANE) within the pixel
 
         def assign(targets, value):
             return [target.eq(value) for target in targets]
@@ -230,7 +234,7 @@ class AddressGenerator(wiring.Component):
         part = Signal.like(self.part, reset_less=True)
         pad = Signal(reset_less=True)
         m.d.sync += [
-            addr.eq(kx + word),
+            addr.eq((kx + word)[:bits]),
             part.eq(channel),
             # A negative coordinate is a large one here.
             pad.eq((y >= i.in_h) | (x >= i.in_w)),

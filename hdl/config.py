@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 __all__ = ["DEFAULT", "SERIAL_INTERVAL", "SMALL", "EngineConfig"]
 
 SERIAL_INTERVAL = 40  # cycles a result of the serial requantiser
-_SWITCHES = frozenset({"serial", "weight_spram", "expander", "counters"})
+_SWITCHES = frozenset({"serial", "weight_spram", "expander", "counters", "compact"})
 _MAY_BE_ZERO = _SWITCHES | {"tables", "addends"}
 
 
@@ -46,6 +46,10 @@ class EngineConfig:
         0: inputs are not spread over windows as they arrive.
     counters : int
         0: no counters of single layers; they read as 0.
+    compact : int
+        1: no copy of the next instruction is kept: it is fetched, four bytes a cycle, when the last
+        slice of a layer is issued, and its fields are as wide as the activation memory needs. Only
+        behind a serial requantiser, whose drain is long enough for that.
     """
 
     lanes: int = 16
@@ -63,6 +67,7 @@ class EngineConfig:
     weight_spram: int = 0
     expander: int = 1
     counters: int = 1
+    compact: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -91,6 +96,11 @@ class EngineConfig:
             raise ValueError(
                 f"engine: {self.requantisers} serial requantisers; there is one, set requantisers "
                 "to 1 or serial to 0"
+            )
+        if self.compact and not self.serial:
+            raise ValueError(
+                "engine: compact needs the long drain of a serial requantiser; set serial to 1, "
+                "or compact to 0"
             )
         if self.pixel_cycles > 256:
             raise ValueError(
@@ -139,6 +149,18 @@ class EngineConfig:
     def pixel_cycles(self) -> int:
         """Cycles that the requantisers need for the sums of all lanes."""
         return self.beats * self.beat_cycles
+
+    @property
+    def fetch_bytes(self) -> int:
+        """Bytes of an instruction that the sequencer reads in a cycle."""
+        return 4 if self.compact else 16
+
+    @property
+    def field_bits(self) -> int:
+        """Bits of an instruction's addresses, steps and counts of 16 bits that are looked at."""
+        # Every pixel fills a word at least, and a word holds so many slices or blocks.
+        depth = self.act_words * self.word_bytes // min(self.lanes, self.simd)
+        return max(depth, self.param_words).bit_length() if self.compact else 16
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)

@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from .loader import COUNT_BITS
 
-__all__ = ["SETUP_BYTES", "Expander", "Setup"]
+__all__ = ["PORTS", "SETUP_BYTES", "Expander", "Setup"]
 
 # What goes ahead of the bytes in every request, so that nothing is kept between two of them: each
 # can be repeated, and they may come in any order. ``step`` and ``tap`` are bytes, modulo the memory
@@ -39,6 +39,21 @@ Setup = data.StructLayout({
     "phase_y": 8,
 })
 SETUP_BYTES = Setup.size // 8
+
+PORTS = wiring.Signature({
+    "start": In(1),
+    "address": In(32),
+    "count": In(COUNT_BITS),
+    "i": In(stream.Signature(8)),
+    "write_en": Out(1),
+    "write_addr": Out(16),
+    "write_byte": Out(8),
+    "write_data": Out(8),
+    "write_ready": In(1),
+    "write_idle": In(1),
+    "done": Out(1),
+    "refused": Out(1),
+})
 
 
 class Expander(wiring.Component):
@@ -72,20 +87,7 @@ class Expander(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        super().__init__({
-            "start": In(1),
-            "address": In(32),
-            "count": In(COUNT_BITS),
-            "i": In(stream.Signature(8)),
-            "write_en": Out(1),
-            "write_addr": Out(16),
-            "write_byte": Out(8),
-            "write_data": Out(8),
-            "write_ready": In(1),
-            "write_idle": In(1),
-            "done": Out(1),
-            "refused": Out(1),
-        })
+        super().__init__(PORTS)
 
     def elaborate(self, platform):
         m = Module()

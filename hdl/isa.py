@@ -252,8 +252,8 @@ class Instruction:
 # A layer that is not done after so many cycles (2.7 s at 100 MHz) is reported as stuck.
 LAYER_CYCLES_LIMIT = 1 << 28
 
-# Cycles from the start pulse to the first slice: fetch of the first instruction (7), its way into
-# the address generator (2).
+# Cycles from the start pulse to the first slice: fetch of the first instruction (7, at 16 bytes a
+# cycle), its way into the address generator (2).
 START_CYCLES = 9
 
 # Cycles from the end of one layer to the first slice of the next. The next instruction is fetched
@@ -299,7 +299,7 @@ def predicted_cycles(config: EngineConfig, instruction: Instruction) -> int:
 
 def predicted_total(config: EngineConfig, instructions: Iterable[Instruction]) -> int:
     """Cycles of a run, exact: from the start pulse to the last byte written; stops at an END."""
-    total = START_CYCLES
+    total = START_CYCLES + INSTRUCTION_BYTES // config.fetch_bytes - INSTRUCTION_BYTES // 16
     for k, instruction in enumerate(instructions):
         if instruction.op == Op.END:
             break

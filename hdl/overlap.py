@@ -17,6 +17,9 @@ __all__ = ["EARLY_MAX", "early_start", "with_early_starts", "with_restarts"]
 
 # What the field holds.
 EARLY_MAX = 31
+# The same for engines that fetch only then (`compact`): so that the instruction is there in time,
+# after an END as well.
+_EARLY_MAX_COMPACT = 15
 # Cycles from the last slice of a layer to the first of the next, at the least: the address
 # generator takes the instruction, its loops are set.
 _TURN_AROUND = 3
@@ -76,7 +79,8 @@ def early_start(config: EngineConfig, before: Instruction, after: Instruction) -
     touch. Besides, the first pixel of ``after`` must not be complete before ``before`` is done
     (write-back serves one layer at a time): e < its slices.
     """
-    early = min(EARLY_MAX, drain_cycles(config, before) - _TURN_AROUND, _first_pixel(after) - 1)
+    most = _EARLY_MAX_COMPACT if config.compact else EARLY_MAX
+    early = min(most, drain_cycles(config, before) - _TURN_AROUND, _first_pixel(after) - 1)
     if before.has_add:
         early = min(early, _SKIP_AHEAD)
     reads = _first_reads(config, after, early)

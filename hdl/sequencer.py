@@ -9,9 +9,6 @@ from .memories import ByteMemory
 
 __all__ = ["COUNTERS", "Sequencer", "instruction_layout"]
 
-# Bytes of an instruction fetched a cycle: four block RAMs of 512 x 36 bits.
-_FETCH_BYTES = 16
-_FETCHES = INSTRUCTION_BYTES // _FETCH_BYTES
 _COUNTS = ("blocks", "out_h", "columns", "kernel_h", "kernel_w", "c_slices")
 
 COUNTERS = data.StructLayout({"cycles": 32, "busy": 32, "stalls": 32})
@@ -147,7 +144,9 @@ class Sequencer(wiring.Component):
         take = Signal()
         following, is_valid, is_beyond, index_following = self._fetch(
             m, begin_run | chain, run_first, take)
-        instruction = Signal(instruction_layout(), reset_less=True)
+        # A compact engine has `following` alone, which stays until the last slice is issued.
+        compact = self.config.compact
+        instruction = following if compact else Signal(instruction_layout(), reset_less=True)
         index = Signal(16, reset_less=True)
         m.d.comb += self.instruction.eq(instruction)
         held = Signal()  # `instruction` waits for its turn
@@ -180,7 +179,7 @@ class Sequencer(wiring.Component):
             is_over.eq(owed & ((is_fresh & loading) | has_taken)
                        & ~Mux(has_begun, overlapping, active)),
             # Its end: waiting for its last layer, or counted, or in `following`.
-            chain.eq(busy & waits & ~owed & Mux(held & is_end, active, exhausted | (
+            chain.eq(busy & waits & ~owed & (loading | held & is_end | (not compact)) & Mux(held & is_end, active, exhausted | (
                 is_valid & (following.op == Op.END) & ~is_beyond))),
         ]
         with m.If(is_over):
@@ -192,8 +191,9 @@ class Sequencer(wiring.Component):
 
         m.d.comb += take.eq(loading & is_valid & ~exhausted & ~chain)
         with m.If(take):
+            if not compact:
+                m.d.sync += instruction.eq(following)
             m.d.sync += [
-                instruction.eq(following),
                 is_end.eq((following.op == Op.END) & ~is_beyond),
                 is_invalid.eq(is_beyond | self._invalid(following)),
                 held.eq(1),
@@ -271,10 +271,12 @@ class Sequencer(wiring.Component):
     def _fetch(self, m, begin_run, first, take):
         """Instruction after instruction from ``first``: value, valid, beyond the memory, index."""
         config = self.config
-        code = ByteMemory(_FETCH_BYTES, config.instructions * _FETCHES)
+        width = config.fetch_bytes
+        fetches = INSTRUCTION_BYTES // width
+        code = ByteMemory(width, config.instructions * fetches)
         m.submodules.instruction_memory = code
-        piece_bits = _FETCHES.bit_length() - 1
-        byte_bits = _FETCH_BYTES.bit_length() - 1
+        piece_bits = fetches.bit_length() - 1
+        byte_bits = width.bit_length() - 1
         m.d.comb += [
             code.write_en.eq(self.write_en),
             code.write_addr.eq(Cat(self.write_byte[byte_bits:][:piece_bits], self.write_addr)),
@@ -285,12 +287,13 @@ class Sequencer(wiring.Component):
         where = Signal(16, reset_less=True)
         piece = Signal(piece_bits)
         asking = Signal()
-        final = piece == _FETCHES - 1
+        final = piece == fetches - 1
         m.d.comb += code.read_addr.eq(Cat(piece, where))
         # Bit k: a piece (the last piece) was asked for k + 1 cycles ago.
         arriving = Signal(ByteMemory.LATENCY)
         complete = Signal(ByteMemory.LATENCY)
         value = Signal(instruction_layout(), reset_less=True)
+        arrived = Signal(piece_bits)
         valid = Signal()
         beyond = Signal()
         m.d.sync += [
@@ -298,8 +301,15 @@ class Sequencer(wiring.Component):
             complete.eq(Cat(asking & final, complete[:-1])),
         ]
         with m.If(arriving[-1]):
-            shifted = Cat(Value.cast(value)[_FETCH_BYTES * 8:], code.read_data)
-            m.d.sync += Value.cast(value).eq(shifted)
+            if config.compact:
+                # Each piece has its place, so that bits which nobody reads need no register.
+                for k in range(fetches):
+                    with m.If(arrived == k):
+                        m.d.sync += Value.cast(value).word_select(k, width * 8).eq(code.read_data)
+                m.d.sync += arrived.eq(arrived + 1)
+            else:
+                shifted = Cat(Value.cast(value)[width * 8:], code.read_data)
+                m.d.sync += Value.cast(value).eq(shifted)
         with m.If(complete[-1]):
             m.d.sync += valid.eq(1)
         with m.If(asking):
@@ -308,15 +318,28 @@ class Sequencer(wiring.Component):
                 m.d.sync += asking.eq(0)
         with m.If(take):
             m.d.sync += [
-                valid.eq(0), asking.eq(1), where.eq(where + 1),
-                beyond.eq(where + 1 >= config.instructions),
+                valid.eq(0), where.eq(where + 1), beyond.eq(where + 1 >= config.instructions),
             ]
+        with m.If(self.issued if config.compact else take):
+            m.d.sync += asking.eq(1)
         with m.If(begin_run):
             m.d.sync += [
                 valid.eq(0), asking.eq(1), piece.eq(0), where.eq(first),
                 beyond.eq(first >= config.instructions), arriving.eq(0), complete.eq(0),
+                arrived.eq(0),
             ]
+        if config.compact:
+            value = self._narrow(m, value)
         return value, valid, beyond, where
+
+    def _narrow(self, m, instruction):
+        """``instruction`` with addresses and counts as wide as the memories need."""
+        narrow = Signal(instruction_layout(), name="narrow")
+        m.d.comb += narrow.eq(instruction)
+        for f in FIELDS:
+            if f.bits == 16 and f.name != "weights":
+                m.d.comb += narrow[f.name].eq(instruction[f.name][:self.config.field_bits])
+        return narrow
 
     def _invalid(self, instruction):
         """No operation of this engine, or a loop that would run 2^n times."""

@@ -6,8 +6,17 @@ from golden import requant
 
 # Zero point and bounds of a layer: both types, extreme zero points, fused Relu and Clip.
 LAYERS = (
-    (0, -128, 127), (-128, -128, 127), (127, -128, 127), (-3, -3, 127), (17, -20, 60), (5, 5, 5),
-    (0, 0, 255), (255, 0, 255), (128, 0, 255), (114, 114, 255), (7, 7, 200),
+    (0, -128, 127),
+    (-128, -128, 127),
+    (127, -128, 127),
+    (-3, -3, 127),
+    (17, -20, 60),
+    (5, 5, 5),
+    (0, 0, 255),
+    (255, 0, 255),
+    (128, 0, 255),
+    (114, 114, 255),
+    (7, 7, 200),
 )
 INT32 = 1 << 31
 
@@ -42,9 +51,28 @@ def cases(rng, n):
         mantissa += rng.integers(0, 3, n) * 2.0**-24
         m = (mantissa * 2.0 ** rng.integers(-36, 12, n)).astype(np.float32)
         yield f"{name}, exponents", s, m
-    edges = np.array([0, 1, -1, 2**24 - 1, 2**24, 2**24 + 1, 2**24 + 2, 2**24 + 3, -(2**24) - 1,
-                      2**25 + 2, 2**25 + 6, 2**31 - 1, -(2**31), 2**31 - 64, 2**31 - 65,
-                      2**31 - 192, 1 - 2**31], np.int64)
+    edges = np.array(
+        [
+            0,
+            1,
+            -1,
+            2**24 - 1,
+            2**24,
+            2**24 + 1,
+            2**24 + 2,
+            2**24 + 3,
+            -(2**24) - 1,
+            2**25 + 2,
+            2**25 + 6,
+            2**31 - 1,
+            -(2**31),
+            2**31 - 64,
+            2**31 - 65,
+            2**31 - 192,
+            1 - 2**31,
+        ],
+        np.int64,
+    )
     for scale, m in scales.items():
         yield f"edges, {scale}", rng.choice(edges, n), m
 
@@ -65,8 +93,9 @@ def differences(runs, results):
     for (sums, m, layer), found in zip(runs, results, strict=True):
         want = expected(sums, m, layer)
         for k in np.nonzero(found != want)[0][:3]:
-            texts.append(f"sum {sums[k]}, m {m[k]!r}, (zp, lo, hi) {layer}: "
-                         f"{found[k]}, must be {want[k]}")
+            texts.append(
+                f"sum {sums[k]}, m {m[k]!r}, (zp, lo, hi) {layer}: {found[k]}, must be {want[k]}"
+            )
     return texts
 
 

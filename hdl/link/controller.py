@@ -6,7 +6,7 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from trivet.hdl.expand import SETUP_BYTES, Expander
+from trivet.hdl.expand import PORTS, SETUP_BYTES, Expander
 from trivet.hdl.loader import COUNT_BITS, Area, Extent, Loader, Peeker
 
 from .frames import PAYLOAD_BYTES, Frame, Nak, Reply, Type
@@ -136,9 +136,10 @@ class Controller(wiring.Component):
 
         m.submodules.extent = extent = Extent(self.config)
         m.submodules.loader = loader = Loader(self.config)
-        expander = Expander(self.config)
         if self.config.expander:
-            m.submodules.expander = expander
+            m.submodules.expander = expander = Expander(self.config)
+        else:
+            expander = PORTS.create()
         m.submodules.peeker = peeker = Peeker(self.config, self.read_latency)
         m.submodules.greeting = greeting = memory.Memory(
             shape=8, depth=len(self.greeting), init=self.greeting

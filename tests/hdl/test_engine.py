@@ -40,6 +40,7 @@ SERIAL = [
     replace(shape(4, 2, 1), serial=1),
     replace(shape(2, 4, 1), serial=1, weight_spram=1, addends=0, expander=0, counters=0),
     replace(shape(1, 2, 1), serial=1, weight_spram=1, tables=0),
+    replace(shape(2, 4, 1), serial=1, compact=1),
 ]
 
 
@@ -302,7 +303,7 @@ def random_layer(config, rng, src=None):
 
 
 def name(config):
-    return f"{config.lanes}x{config.simd}r{config.requantisers}{'s' * config.serial}"
+    return f"{config.lanes}x{config.simd}r{config.requantisers}{'s' * config.serial}{'c' * config.compact}"
 
 
 @pytest.mark.parametrize("config", [*SHAPES, *SERIAL], ids=name)

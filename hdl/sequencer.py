@@ -175,11 +175,13 @@ class Sequencer(wiring.Component):
         has_begun = Signal()
         is_over = Signal()
         overlapping = Signal()
+        # A compact engine fetches into the instruction that the address generator uses.
+        is_free = (loading | (held & is_end)) if compact else C(1)
         m.d.comb += [
             is_over.eq(owed & ((is_fresh & loading) | has_taken)
                        & ~Mux(has_begun, overlapping, active)),
             # Its end: waiting for its last layer, or counted, or in `following`.
-            chain.eq(busy & waits & ~owed & (loading | held & is_end | (not compact)) & Mux(held & is_end, active, exhausted | (
+            chain.eq(busy & waits & ~owed & is_free & Mux(held & is_end, active, exhausted | (
                 is_valid & (following.op == Op.END) & ~is_beyond))),
         ]
         with m.If(is_over):

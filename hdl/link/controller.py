@@ -142,7 +142,9 @@ class Controller(wiring.Component):
             expander = PORTS.create()
         m.submodules.peeker = peeker = Peeker(self.config, self.read_latency)
         m.submodules.greeting = greeting = memory.Memory(
-            shape=8, depth=len(self.greeting), init=self.greeting
+            shape=8, depth=len(self.greeting), init=self.greeting,
+            # Else yosys makes it of LUTs, of which a small engine's board has few.
+            attrs={"rom_style": "block"} if self.config.compact else {},
         )
         greeting_port = greeting.read_port()
 

@@ -296,14 +296,16 @@ def random_layer(config, rng, src=None):
         weight_hold=weight_hold, x_unsigned=x_unsigned,
         has_add=int(rng.integers(0, 2)) if config.addends else 0,
         addend=int(rng.integers(0, max(config.addends, 1))),
-        zp_a=int(rng.integers(-128, 128)), lo_a=lo_a, hi_a=hi_a, has_table=int(rng.integers(0, 2)) if config.tables else 0,
+        zp_a=int(rng.integers(-128, 128)), lo_a=lo_a, hi_a=hi_a,
+        has_table=int(rng.integers(0, 2)) if config.tables else 0,
         table=int(rng.integers(0, max(config.tables, 1))),
     )
     return with_idle(config, **values | fields)
 
 
 def name(config):
-    return f"{config.lanes}x{config.simd}r{config.requantisers}{'s' * config.serial}{'c' * config.compact}"
+    kind = "s" * config.serial + "c" * config.compact
+    return f"{config.lanes}x{config.simd}r{config.requantisers}{kind}"
 
 
 @pytest.mark.parametrize("config", [*SHAPES, *SERIAL], ids=name)

@@ -48,8 +48,9 @@ class EngineConfig:
         0: no counters of single layers; they read as 0.
     compact : int
         1: no copy of the next instruction is kept: it is fetched, four bytes a cycle, when the last
-        slice of a layer is issued, and its fields are as wide as the activation memory needs. Only
-        behind a serial requantiser, whose drain is long enough for that.
+        slice of a layer is issued, its fields are as wide as the activation memory needs, and no
+        run is queued behind the one at hand. Only behind a serial requantiser, whose drain is long
+        enough for that.
     """
 
     lanes: int = 16

@@ -133,7 +133,8 @@ class Sequencer(wiring.Component):
             run_first.eq(Mux(waits, waiting_first, self.first)),
             run_count.eq(Mux(waits, waiting_count, self.count)),
         ]
-        with m.If(self.start & busy & ~waits):
+        queues = C(not self.config.compact)
+        with m.If(self.start & busy & ~waits & queues):
             m.d.sync += [
                 waits.eq(1), waiting_first.eq(self.first), waiting_count.eq(self.count),
             ]

@@ -96,7 +96,7 @@ class Controller(wiring.Component):
             + bytes.fromhex(config.sha256)
             + name.ljust(BOARD_BYTES, b"\0")
             + config.isa.to_bytes(2, "little")
-            + bytes([1, RUNS])
+            + bytes([1, 1 if config.compact else RUNS])
         )
         super().__init__(
             {
@@ -155,7 +155,8 @@ class Controller(wiring.Component):
         is_exact = Signal()  # nothing may follow that part
         is_known = Signal()
 
-        # The two runs last asked for; bit k of the flags is about run k.
+        # The two runs last asked for; bit k of the flags is about run k. Compact engines queue none:
+        # they use run 0 alone, and synthesis leaves the other out.
         runs = Array(Signal(Run, name=f"run{k}") for k in range(RUNS))
         running = Signal(RUNS)  # under way, or waiting for that
         ended = Signal(RUNS)  # its answer is due
@@ -380,7 +381,7 @@ class Controller(wiring.Component):
                                 self.release.eq(1),
                             ]
                             m.d.sync += [
-                                turn.eq(~turn),
+                                turn.eq(0 if self.config.compact else ~turn),
                                 running.bit_select(turn, 1).eq(1),
                                 answered.bit_select(turn, 1).eq(0),
                                 runs[turn].seq.eq(self.frame.seq),

@@ -155,8 +155,8 @@ class Controller(wiring.Component):
         is_exact = Signal()  # nothing may follow that part
         is_known = Signal()
 
-        # The two runs last asked for; bit k of the flags is about run k. Compact engines queue none:
-        # they use run 0 alone, and synthesis leaves the other out.
+        # The two runs last asked for; bit k of the flags is about run k. Compact engines queue
+        # none: they use run 0 alone, and synthesis leaves the other out.
         runs = Array(Signal(Run, name=f"run{k}") for k in range(RUNS))
         running = Signal(RUNS)  # under way, or waiting for that
         ended = Signal(RUNS)  # its answer is due

@@ -16,20 +16,71 @@ _COORDINATE = 17
 
 
 class _Counter:
-    """One loop: its registered ``last`` flag lets nested loops chain flags, not comparisons."""
+    """One loop. Whether this turn is the ``last``, or the next one is, are registers."""
 
-    def __init__(self, m, name, iterations, load, advance):
-        ahead = Signal(len(iterations), name=f"{name}_ahead", reset_less=True)
+    def __init__(self, m, name, iterations):
+        self.iterations = iterations
+        self.ahead = Signal(len(iterations), name=f"{name}_ahead", reset_less=True)  # turn + 2
         self.last = Signal(name=f"{name}_last", reset_less=True)
-        single = Signal(name=f"{name}_single", reset_less=True)
-        is_single = iterations == 1
-        m.d.sync += single.eq(is_single)
+        self.next_last = Signal(name=f"{name}_next_last", reset_less=True)
+        self.is_single = iterations == 1
+        self.is_double = iterations == 2
+        self.single = Signal(name=f"{name}_single", reset_less=True)
+        self.double = Signal(name=f"{name}_double", reset_less=True)
+        m.d.sync += [self.single.eq(self.is_single), self.double.eq(self.is_double)]
+
+    def move(self, m, load, advance, wrap):
+        """``advance`` goes to the next turn; ``wrap`` (with it) says that this one was the last."""
         with m.If(load):
-            m.d.sync += [ahead.eq(2), self.last.eq(is_single)]
-        with m.Elif(advance & self.last):
-            m.d.sync += [ahead.eq(2), self.last.eq(single)]
+            m.d.sync += [
+                self.ahead.eq(3), self.last.eq(self.is_single), self.next_last.eq(self.is_double),
+            ]
+        with m.Elif(wrap):
+            m.d.sync += [
+                self.ahead.eq(3), self.last.eq(self.single), self.next_last.eq(self.double),
+            ]
         with m.Elif(advance):
-            m.d.sync += [ahead.eq(ahead + 1), self.last.eq(ahead == iterations)]
+            m.d.sync += [
+                self.ahead.eq(self.ahead + 1), self.last.eq(self.next_last),
+                self.next_last.eq(self.ahead == self.iterations),
+            ]
+
+
+class _Nest:
+    """Loops, innermost first: one ``ends`` when it and all inside it are in their last turn.
+
+    That flag of each loop is a register of its own, worked out a step ahead: a chain of carries
+    from loop to loop would be the engine's longest path. A step in which the loops up to j end
+    starts these again, puts loop j + 1 into its next turn and leaves the others alone.
+    """
+
+    def __init__(self, m, counts, load, step):
+        names = list(counts)
+        counters = [_Counter(m, name, count) for name, count in counts.items()]
+        carry = [Signal(name=f"{name}_carry", reset_less=True) for name in names]
+        for n, counter in enumerate(counters):
+            inside = step & carry[n - 1] if n else step
+            counter.move(m, load, inside, step & carry[n])
+            # By the outermost loop that ends, j, from outside in.
+            ahead = self._all(c.single for c in counters[:n + 1])
+            after = Mux(carry[n], ahead, 0)
+            for j in reversed(range(-1, n)):
+                turn = self._all([
+                    *(c.single for c in counters[:j + 1]), counters[j + 1].next_last,
+                    *(c.last for c in counters[j + 2:n + 1]),
+                ])
+                is_j = ~carry[j + 1] & (carry[j] if j >= 0 else 1)
+                after |= Mux(is_j, turn, 0)
+            with m.If(load):
+                m.d.sync += carry[n].eq(self._all(c.is_single for c in counters[:n + 1]))
+            with m.Elif(step):
+                m.d.sync += carry[n].eq(after)
+        self.carry = dict(zip(names, carry, strict=True))
+        self.ends = {name: step & flag for name, flag in self.carry.items()}
+
+    @staticmethod
+    def _all(flags):
+        return Cat(*flags).all()
 
 
 class AddressGenerator(wiring.Component):
@@ -37,7 +88,8 @@ class AddressGenerator(wiring.Component):
 
     ``load`` sets the loops to the start of ``instruction`` (repeating it does no harm), ``go``
     issues the first slice in the next cycle; both may come in the same cycle. What a slice issued
-    in cycle t needs is on the outputs in cycle t + 1. Addresses are running sums modulo 2^16.
+    in cycle t needs is on the outputs in cycle t + 2: the loops tell in t which of them end, and
+    the sums move in t + 1. Addresses are running sums modulo 2^16.
 
     Parameters
     ----------
@@ -47,7 +99,7 @@ class AddressGenerator(wiring.Component):
     Members
     -------
     instruction : In(instruction_layout())
-        The layer; constant from ``load`` to ``finish``.
+        The layer; constant from ``load`` to the cycle after ``finish``.
     load, go : In(1)
         See above.
     issuing, idling : Out(1)
@@ -101,52 +153,52 @@ class AddressGenerator(wiring.Component):
         m = Module()
         i = self.instruction
 
-        running = Signal()
+        step = Signal()  # a slice is issued
         idle = Signal()
-        step = Signal()
-        m.d.comb += [
-            step.eq(running & ~idle),
-            self.issuing.eq(step),
-            self.idling.eq(running & idle),
-        ]
+        m.d.comb += [self.issuing.eq(step), self.idling.eq(idle)]
 
-        # Loops, innermost first; one `ends` when it and all loops inside it are in their last turn.
         # The lanes do a window's loop over kernel columns.
         window = i.window if self.config.has_window else C(0)
-        ends = step
-        loops = {}
-        for name, count in (("slice", i.c_slices), ("kx", Mux(window, 1, i.kernel_w)),
-                            ("ky", i.kernel_h), ("ox", i.columns), ("oy", i.out_h),
-                            ("block", i.blocks)):
-            if self.config.compact:
-                count = count[:self.config.field_bits]
-            counter = _Counter(m, name, count, self.load, ends)
-            loop = Signal(name=f"{name}_ends")
-            m.d.comb += loop.eq(ends & counter.last)
-            ends = loops[name] = loop
+        nest = _Nest(m, {
+            "slice": i.c_slices, "kx": Mux(window, 1, i.kernel_w), "ky": i.kernel_h,
+            "ox": i.columns, "oy": i.out_h, "block": i.blocks,
+        }, self.load, step)
+        loops = nest.ends
         m.d.comb += self.finish.eq(loops["block"])
 
         has_result = self._results(m, loops, window)
-        pause = _Counter(m, "idle", i.idle, self.load, idle)
+        pause = _Counter(m, "idle", i.idle)
+        pause.move(m, self.load, idle, idle & pause.last)
         has_idle = Signal(reset_less=True)
         m.d.sync += has_idle.eq(i.idle != 0)
         with m.If(loops["block"]):
-            m.d.sync += running.eq(0)
+            m.d.sync += step.eq(0)
         with m.Elif(loops["ky"]):
-            m.d.sync += idle.eq(has_idle & has_result & ~(window & loops["ox"]))
+            pauses = has_idle & has_result & ~(window & nest.carry["ox"])
+            m.d.sync += [step.eq(~pauses), idle.eq(pauses)]
         with m.Elif(idle & pause.last):
-            m.d.sync += idle.eq(0)
+            m.d.sync += [step.eq(1), idle.eq(0)]
         with m.If(self.go):
-            m.d.sync += running.eq(1)
+            m.d.sync += step.eq(1)
 
-        self._walk_input(m, loops, step, window)
-        self._walk_weights(m, loops, step)
+        # A register between the loops and all that follows them, so that neither waits for the
+        # other within a cycle.
+        load = Signal(name="walk_load", reset_less=True)
+        walk = Signal(name="walk_step")
+        m.d.sync += [load.eq(self.load), walk.eq(step)]
+        turns = {}
+        for name, loop in loops.items():
+            turn = turns[name] = Signal(name=f"{name}_turn")
+            m.d.sync += turn.eq(loop)
+        self._walk_input(m, turns, load, walk, window)
+        self._walk_weights(m, turns, load, walk)
 
         fresh = Signal(reset_less=True)
-        with m.If(self.load | loops["ky"]):
+        with m.If(load | turns["ky"]):
             m.d.sync += fresh.eq(1)
-        with m.Elif(step):
+        with m.Elif(walk):
             m.d.sync += fresh.eq(0)
+        completes = Signal()
         valid = Signal(reset_less=True)
         first = Signal(reset_less=True)
         last = Signal()
@@ -154,12 +206,13 @@ class AddressGenerator(wiring.Component):
         block_last = Signal()
         layer_last = Signal()
         m.d.sync += [
-            valid.eq(step),
+            completes.eq(loops["ky"] & has_result),
+            valid.eq(walk),
             first.eq(fresh),
-            last.eq(loops["ky"] & has_result),
-            row_last.eq(loops["ox"]),
-            block_last.eq(loops["oy"]),
-            layer_last.eq(loops["block"]),
+            last.eq(completes),
+            row_last.eq(turns["ox"]),
+            block_last.eq(turns["oy"]),
+            layer_last.eq(turns["block"]),
         ]
         m.d.comb += [
             self.valid.eq(valid),
@@ -186,12 +239,13 @@ class AddressGenerator(wiring.Component):
             m.d.sync += [wait.eq(i.stride_w - 1), head.eq(0)]
         with m.Elif(loops["ky"]):
             m.d.sync += wait.eq(wait - 1)
+        turn_head = Signal(reset_less=True)
         blind = Signal(reset_less=True)
-        m.d.sync += blind.eq(head & (i.prime == 1))
+        m.d.sync += [turn_head.eq(head), blind.eq(turn_head & (i.prime == 1))]
         m.d.comb += self.blind.eq(blind)
         return has_result
 
-    def _walk_input(self, m, loops, step, window):
+    def _walk_input(self, m, loops, load, step, window):
         """Address, padding and part of the slice, by one running sum for each loop."""
         i = self.instruction
         bits = self.config.field_bits
@@ -208,7 +262,7 @@ class AddressGenerator(wiring.Component):
         left = assign((x_pixel, x), Mux(window, 0, -i.pad_left))
         stride_w = Mux(window, 1, i.stride_w)
         start = [*assign((row, pixel, ky, kx), i.origin), *assign((y_row, y), -i.pad_top), *left]
-        with m.If(self.load | loops["oy"]):
+        with m.If(load | loops["oy"]):
             m.d.sync += start
         with m.Elif(loops["ox"]):
             m.d.sync += assign((row, pixel, ky, kx), row + i.step_y)
@@ -223,7 +277,7 @@ class AddressGenerator(wiring.Component):
             m.d.sync += [kx.eq(kx + i.step_kx), x.eq(x + i.dilation_w)]
 
         is_lane = i.op == Op.LANE
-        with m.If(self.load):
+        with m.If(load):
             m.d.sync += channel.eq(0)
         with m.Elif(step):
             onward = Mux(is_lane, loops["oy"], 1)
@@ -241,13 +295,13 @@ class AddressGenerator(wiring.Component):
         ]
         m.d.comb += [self.addr.eq(addr), self.part.eq(part), self.pad.eq(pad)]
 
-    def _walk_weights(self, m, loops, step):
+    def _walk_weights(self, m, loops, load, step):
         """Weight words follow one another; each pixel of a block starts again at the block's."""
         i = self.instruction
         block = Signal(16, name="weight_block", reset_less=True)
         here = Signal(16, name="weight_here", reset_less=True)
         following = here + 1
-        with m.If(self.load):
+        with m.If(load):
             m.d.sync += [block.eq(i.weights), here.eq(i.weights)]
         with m.Elif(step & ~i.weight_hold):
             with m.If(loops["oy"]):

@@ -238,8 +238,8 @@ class Engine(wiring.Component):
         fields = Cat(layer.op == Op.LANE, layer.window, layer.x_unsigned, layer.zp_x)
         m.d.comb += [
             Cat(lanes.is_lane, lanes.window, lanes.x_unsigned, lanes.zp_x).eq(
-                delay(m, fields, 1 + to_lanes, "fields")),
-            lanes.acc_max.eq(delay(m, layer.acc_max, 1 + to_lanes + Lanes.SUM_LAG + exact_log2(
+                delay(m, fields, 2 + to_lanes, "fields")),
+            lanes.acc_max.eq(delay(m, layer.acc_max, 2 + to_lanes + Lanes.SUM_LAG + exact_log2(
                 config.simd), "acc_max")),
         ]
 

@@ -277,12 +277,12 @@ def predicted_stalls(config: EngineConfig, instruction: Instruction) -> int:
 def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
     """Cycles from the last slice (not counted) to the last byte written: the pipeline's depth.
 
-    Address (1), activation memory (3), operands (1), multipliers (2), adder tree, accumulator (1),
+    Address (2), activation memory (3), operands (1), multipliers (2), adder tree, accumulator (1),
     then the capture beat by beat, and Post; the write itself.
     """
     tree = (config.simd - 1).bit_length()
     post = post_latency(config, instruction.has_add, instruction.has_table)
-    return 9 + tree + (config.beats - 1) * config.beat_cycles + post
+    return 10 + tree + (config.beats - 1) * config.beat_cycles + post
 
 
 def predicted_cycles(config: EngineConfig, instruction: Instruction) -> int:

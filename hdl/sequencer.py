@@ -155,13 +155,13 @@ class Sequencer(wiring.Component):
         is_invalid = Signal()
         bounded = Signal()
         left = Signal(16)
-        exhausted = bounded & (left == 0)
+        exhausted = Signal()  # `bounded`, and nothing left
 
         layer = Signal(instruction_layout(), reset_less=True)
         active = Signal()  # a layer is on its way, from its first slice to its last byte
         free = Signal()
         m.d.comb += [
-            free.eq(~active | self._is_time(m, layer, instruction.early)),
+            free.eq(~active | self._is_time(m, layer, take, following.early)),
             self.armed.eq(held & ~is_end & ~is_invalid),
             self.go.eq(self.armed & free),
         ]
@@ -202,6 +202,7 @@ class Sequencer(wiring.Component):
                 held.eq(1),
                 loading.eq(0),
                 left.eq(left - 1),
+                exhausted.eq(bounded & (left == 1)),
                 index.eq(index_following),
             ]
         with m.Elif(loading & exhausted & ~chain):
@@ -264,7 +265,7 @@ class Sequencer(wiring.Component):
         with m.If(begin_run):
             m.d.sync += [busy.eq(1), error.eq(0), elapsed_run.eq(0), held.eq(0), loading.eq(1)]
         with m.If(begin_run | chain):
-            m.d.sync += [bounded.eq(run_count != 0), left.eq(run_count)]
+            m.d.sync += [bounded.eq(run_count != 0), left.eq(run_count), exhausted.eq(0)]
         with m.If(self.clear):
             m.d.sync += [
                 busy.eq(0), done.eq(0), error.eq(0), cycles.eq(0), fault.eq(0),
@@ -358,21 +359,34 @@ class Sequencer(wiring.Component):
             lacking |= instruction.has_table
         return (instruction.op > Op.LANE) | window | lacking | Cat(*empty).any()
 
-    def _is_time(self, m, layer, early):
-        """The drain of ``layer`` is over but for ``early`` cycles: the next may start."""
+    def _is_time(self, m, layer, take, early):
+        """The drain of ``layer`` is over but for ``early`` cycles: the next may start.
+
+        ``early`` is that of the instruction which ``take`` takes. The answer is a register, so all
+        is looked at a cycle ahead.
+        """
         drains = [drain_cycles(self.config, Instruction(has_add=add, has_table=table))
                   for table in (0, 1) for add in (0, 1)]
         limit = Signal(range(max(drains) + 1), reset_less=True)
+        wait = Signal(signed(len(limit) + 1), reset_less=True)  # cycles from last slice to start
         age = Signal(range(max(drains) + 1), reset_less=True)  # cycles since the last slice
         issued = Signal()
-        m.d.sync += limit.eq(Array(drains)[Cat(layer.has_add, layer.has_table)])
+        ripe = Signal()
+        wait_taken = Signal.like(wait)
+        age_next = Signal.like(age)
+        m.d.comb += [wait_taken.eq(limit - early), age_next.eq(Mux(age < limit, age + 1, age))]
+        m.d.sync += [
+            limit.eq(Array(drains)[Cat(layer.has_add, layer.has_table)]),
+            age.eq(age_next),
+            ripe.eq(issued & Mux(take, age_next >= wait_taken, age_next >= wait)),
+        ]
+        with m.If(take):
+            m.d.sync += wait.eq(wait_taken)
         with m.If(self.issued):
-            m.d.sync += [issued.eq(1), age.eq(1)]
-        with m.Elif(age < limit):
-            m.d.sync += age.eq(age + 1)
+            m.d.sync += [issued.eq(1), age.eq(1), ripe.eq(0)]
         with m.If(self.go | self.flush):
-            m.d.sync += issued.eq(0)
-        return issued & (age + early >= limit)
+            m.d.sync += [issued.eq(0), ripe.eq(0)]
+        return ripe
 
     def _count(self, m, layer_index, active):
         """Counters of the layer before write-back, filed when it finishes; returns its cycles.

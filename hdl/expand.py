@@ -108,13 +108,20 @@ class Expander(wiring.Component):
         kernel_x = Signal(9, reset_less=True)
         kernel_y = Signal(9, reset_less=True)
 
-        next_x = Signal(9)
-        next_y = Signal(9)
+        # Whether there is a window before this one that holds the byte, too; a step ahead.
+        has_left = Signal(reset_less=True)
+        has_above = Signal(reset_less=True)
+        has_left_again = Signal(reset_less=True)  # in the next row of windows
         is_window = Signal()
         is_inside = Signal()
+
+        def left_of(phase, exists):
+            return (phase + setup.stride_w < setup.kernel_w) & exists
+
+        def above(phase, exists):
+            return (phase + setup.stride_h < setup.kernel_h) & exists
+
         m.d.comb += [
-            next_x.eq(kernel_x + setup.stride_w),
-            next_y.eq(kernel_y + setup.stride_h),
             is_window.eq((column < setup.out_w) & (row < setup.out_h)),
             is_inside.eq(place[byte_bits:] < self.config.act_words),
         ]
@@ -131,7 +138,13 @@ class Expander(wiring.Component):
             is_next_column.eq(setup.phase_x + 1 == setup.stride_w),
             is_next_row.eq(setup.phase_y + 1 == setup.stride_h),
         ]
+        # The same as registers, for the cycles in which `setup` stands still.
+        ends = Cat(is_pixel_end, is_row_end, is_next_column, is_next_row)
+        pixel_ended, row_ended, column_next, row_next = held = Signal(4, reset_less=True)
+        m.d.sync += held.eq(ends)
 
+        next_x = kernel_x + setup.stride_w
+        next_y = kernel_y + setup.stride_h
         with m.If(self.write_ready):
             m.d.sync += self.write_en.eq(0)
         with m.FSM():
@@ -178,6 +191,9 @@ class Expander(wiring.Component):
                         row.eq(setup.row),
                         kernel_x.eq(setup.phase_x),
                         kernel_y.eq(setup.phase_y),
+                        has_left.eq(left_of(setup.phase_x, setup.column != 0)),
+                        has_left_again.eq(left_of(setup.phase_x, setup.column != 0)),
+                        has_above.eq(above(setup.phase_y, setup.row != 0)),
                         step.eq(1),
                     ]
                     with m.If(is_row_end):
@@ -195,20 +211,23 @@ class Expander(wiring.Component):
                 ]
                 with m.If(is_window & ~is_inside):
                     m.d.sync += self.refused.eq(1)
-                with m.If((next_x < setup.kernel_w) & (column != 0)):
+                with m.If(has_left):
                     m.d.sync += [
                         place.eq(place + setup.tap_x),
                         kernel_x.eq(next_x),
                         column.eq(column - 1),
+                        has_left.eq(left_of(next_x, column != 1)),
                     ]
-                with m.Elif((next_y < setup.kernel_h) & (row != 0)):
+                with m.Elif(has_above):
                     m.d.sync += [
                         line.eq(line + setup.tap_y),
                         place.eq(line + setup.tap_y),
                         kernel_x.eq(setup.phase_x),
                         column.eq(setup.column),
+                        has_left.eq(has_left_again),
                         kernel_y.eq(next_y),
                         row.eq(row - 1),
+                        has_above.eq(above(next_y, row != 1)),
                     ]
                 with m.Else():
                     m.d.sync += [
@@ -216,25 +235,25 @@ class Expander(wiring.Component):
                         here.eq(here + step),
                         setup.channels_left.eq(setup.channels_left - 1),
                     ]
-                    with m.If(is_pixel_end):
+                    with m.If(pixel_ended):
                         m.d.sync += [
                             setup.channels_left.eq(setup.channels),
                             setup.columns_left.eq(setup.columns_left - 1),
                             setup.phase_x.eq(setup.phase_x + 1),
                         ]
-                        with m.If(is_next_column):
+                        with m.If(column_next):
                             m.d.sync += [
                                 setup.phase_x.eq(0),
                                 setup.column.eq(setup.column + 1),
                             ]
-                    with m.If(is_row_end):
+                    with m.If(row_ended):
                         m.d.sync += [
                             setup.columns_left.eq(setup.columns),
                             setup.phase_x.eq(setup.pad_phase),
                             setup.column.eq(setup.pad_column),
                             setup.phase_y.eq(setup.phase_y + 1),
                         ]
-                        with m.If(is_next_row):
+                        with m.If(row_next):
                             m.d.sync += [
                                 setup.phase_y.eq(0),
                                 setup.row.eq(setup.row + 1),

@@ -88,13 +88,11 @@ class Extent(wiring.Component):
         left = Signal(COUNT_BITS)
         run_left = Signal(COUNT_BITS)
         end = Signal(18)
-        room = Signal(COUNT_BITS)
-        taken = Signal(COUNT_BITS)
-        m.d.comb += [
-            room.eq(Mux(run_left < word_bytes, run_left, word_bytes)),
-            taken.eq(Mux(left < room, left, room)),
-            self.inside.eq((end <= words) & (word_bytes != 0)),
-        ]
+        # A word takes what is left of it, of its run, or of the area, whichever ends first; the
+        # differences are worked out beside the comparisons.
+        is_last = (left <= run_left) & (left <= word_bytes)
+        is_run_end = run_left <= word_bytes
+        m.d.comb += self.inside.eq((end <= words) & (word_bytes != 0))
 
         with m.FSM():
             with m.State("IDLE"):
@@ -112,12 +110,14 @@ class Extent(wiring.Component):
                     m.next = "IDLE"
                 with m.Else():
                     m.d.sync += [
-                        left.eq(left - taken),
+                        left.eq(Mux(is_run_end, left - run_left, left - word_bytes)),
                         run_left.eq(
-                            Mux(run_left == taken, _run_end(self.area.run), run_left - taken)
+                            Mux(is_run_end, _run_end(self.area.run), run_left - word_bytes)
                         ),
                         end.eq(end + 1),
                     ]
+                    with m.If(is_last):
+                        m.d.sync += left.eq(0)
 
         return m
 

@@ -5,7 +5,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .engine import READ_DECISION, READ_LATENCY, Engine
-from .link.cobs import CobsDecoder, CobsEncoder
+from .link.buffer import Buffer
+from .link.cobs import CobsDecoder, CobsEncoder, Last
 from .link.controller import Controller
 from .link.frames import FrameReceiver, FrameTransmitter
 
@@ -67,14 +68,23 @@ class Top(wiring.Component):
         m.submodules.transmitter = transmitter = FrameTransmitter()
         m.submodules.encoder = encoder = CobsEncoder()
 
+        # What is ready or valid here must not depend on what is there within a cycle.
+        m.submodules.request_buffer = request = Buffer(8)
+        m.submodules.reply_buffer = reply = Buffer(8)
+        m.submodules.frame_buffer = frame = Buffer(Last)
+
         wiring.connect(m, wiring.flipped(self.i), decoder.i)
         wiring.connect(m, decoder.o, receiver.i)
-        wiring.connect(m, receiver.payload, controller.payload)
+        wiring.connect(m, receiver.payload, request.i)
+        wiring.connect(m, request.o, controller.payload)
         wiring.connect(m, controller.header, transmitter.header)
-        wiring.connect(m, controller.reply, transmitter.i)
-        wiring.connect(m, transmitter.o, encoder.i)
+        wiring.connect(m, controller.reply, reply.i)
+        wiring.connect(m, reply.o, transmitter.i)
+        wiring.connect(m, transmitter.o, frame.i)
+        wiring.connect(m, frame.o, encoder.i)
         wiring.connect(m, encoder.o, wiring.flipped(self.o))
         m.d.comb += [
+            request.clear.eq(controller.release),
             controller.frame.eq(receiver.frame),
             controller.valid.eq(receiver.valid),
             receiver.release.eq(controller.release),

@@ -272,8 +272,36 @@ class Controller(wiring.Component):
             return ((runs[k].seq == self.frame.seq) & (runs[k].stream == self.frame.stream)
                     & (runs[k].ticket == run[0:32]))
 
+        # Pulses out of here are registers. A frame is looked at in the cycles after it came, not
+        # in the one in which it is released nor in the next, where the receiver still shows it.
+        release = Signal()
+        released = Signal()
+        present = Signal()
+        is_short = Signal()  # or too long
+        m.d.comb += self.release.eq(released)
+        m.d.sync += [
+            self.start.eq(0),
+            self.clear.eq(0),
+            released.eq(release),
+            present.eq(self.valid & ~release & ~released),
+            is_short.eq((self.frame.length < expected)
+                        | (is_exact & (self.frame.length != expected))),
+        ]
+
+        # Comparisons of the arguments, registered while they are complete and CHECK not yet come.
         known = answered | running | ended
-        m.d.comb += repeated.eq(matches(1) & known[1])
+        match = Signal(RUNS)
+        is_beyond = Signal()  # RUN
+        is_outside = Signal()  # PEEK
+        is_many = Signal()  # COUNTERS
+        m.d.sync += [
+            match.eq(Cat(matches(k) for k in range(RUNS))),
+            is_beyond.eq(run[32:48] >= self.config.instructions),
+            is_outside.eq((peek[64:80] > PAYLOAD_BYTES) | (peek[0:8] != 0)),
+            is_many.eq((counters[16:32] > COUNTERS_MAX)
+                       | (counters[0:16] + counters[16:32] > self.config.instructions)),
+        ]
+        m.d.comb += repeated.eq(match[1] & known[1])
 
         with m.FSM():
             with m.State("IDLE"):
@@ -285,15 +313,12 @@ class Controller(wiring.Component):
                         answered.bit_select(due, 1).eq(1),
                     ]
                     report_run(due, to_request=0)
-                with m.Elif(self.valid):
+                with m.Elif(present):
                     with m.If(self.frame.nak != 0):
                         refuse(self.frame.nak)
                     with m.Elif(~is_known):
                         refuse(Nak.TYPE)
-                    with m.Elif(
-                        (self.frame.length < expected)
-                        | (is_exact & (self.frame.length != expected))
-                    ):
+                    with m.Elif(is_short):
                         refuse(Nak.LENGTH)
                     with m.Elif(expected != 0):
                         m.next = "ARGUMENTS"
@@ -307,7 +332,9 @@ class Controller(wiring.Component):
                         missing.eq(missing - 1),
                     ]
                     with m.If(missing == 1):
-                        m.next = "CHECK"
+                        m.next = "COMPARE"
+            with m.State("COMPARE"):
+                m.next = "CHECK"
             with m.State("CHECK"):
                 m.d.sync += [
                     area.space.eq(load[0:8]),
@@ -325,7 +352,7 @@ class Controller(wiring.Component):
                             body_left.eq(0),
                         ]
                     with m.Case(Type.RESET):
-                        m.d.comb += self.clear.eq(1)
+                        m.d.sync += self.clear.eq(1)
                         with m.If(running.any()):
                             # First the runs' answers, then this request is looked at again.
                             m.d.sync += [
@@ -360,28 +387,26 @@ class Controller(wiring.Component):
                             area.address.eq(peek[32:64]),
                             area.count.eq(peek[64:80]),
                         ]
-                        with m.If((peek[64:80] > PAYLOAD_BYTES) | (peek[0:8] != 0)):
+                        with m.If(is_outside):
                             refuse(Nak.RANGE)
                         with m.Else():
                             m.next = "EXTENT"
                     with m.Case(Type.RUN):
                         with m.If(known.bit_select(repeated, 1)
-                                  & Mux(repeated, matches(1), matches(0))):
+                                  & Mux(repeated, match[1], match[0])):
                             with m.If(answered.bit_select(repeated, 1)):
                                 report_run(repeated, to_request=1)
                             with m.Else():
                                 refuse(Nak.BUSY)
-                        with m.Elif(run[32:48] >= self.config.instructions):
+                        with m.Elif(is_beyond):
                             refuse(Nak.RANGE)
                         with m.Elif((running | ended).bit_select(turn, 1)):
                             refuse(Nak.BUSY)
                         with m.Else():
-                            m.d.comb += [
-                                self.start.eq(1),
-                                self.release.eq(1),
-                            ]
+                            m.d.comb += release.eq(1)
                             m.d.sync += [
-                                turn.eq(0 if self.config.compact else ~turn),
+                                self.start.eq(1),
+                                turn.eq(~turn),
                                 running.bit_select(turn, 1).eq(1),
                                 answered.bit_select(turn, 1).eq(0),
                                 runs[turn].seq.eq(self.frame.seq),
@@ -390,10 +415,7 @@ class Controller(wiring.Component):
                             ]
                             m.next = "IDLE"
                     with m.Case(Type.COUNTERS):
-                        with m.If(
-                            (counters[16:32] > COUNTERS_MAX)
-                            | (counters[0:16] + counters[16:32] > self.config.instructions)
-                        ):
+                        with m.If(is_many):
                             refuse(Nak.RANGE)
                         with m.Else():
                             answer(Type.COUNTERS)
@@ -445,7 +467,7 @@ class Controller(wiring.Component):
                     m.next = "BODY"
             with m.State("BODY"):
                 with m.If(left == 0):
-                    m.d.comb += self.release.eq(is_request)
+                    m.d.comb += release.eq(is_request)
                     m.next = "IDLE"
                 with m.Elif((reply_type == Type.COUNTERS) & (body_left == 0)):
                     m.next = "COUNTER"

@@ -182,19 +182,23 @@ class AddressGenerator(wiring.Component):
             m.d.sync += step.eq(1)
 
         # A register between the loops and all that follows them, so that neither waits for the
-        # other within a cycle.
+        # other within a cycle. Of the loops that end only the outermost moves an address: `turns`
+        # are one-hot; `starts` sets all sums to a layer's or a block's first slice.
         load = Signal(name="walk_load", reset_less=True)
         walk = Signal(name="walk_step")
-        m.d.sync += [load.eq(self.load), walk.eq(step)]
+        starts = Signal(reset_less=True)
+        m.d.sync += [load.eq(self.load), walk.eq(step), starts.eq(self.load | loops["oy"])]
         turns = {}
-        for name, loop in loops.items():
+        for name, outer in (("slice", "kx"), ("kx", "ky"), ("ky", "ox"), ("ox", "oy")):
             turn = turns[name] = Signal(name=f"{name}_turn")
-            m.d.sync += turn.eq(loop)
-        self._walk_input(m, turns, load, walk, window)
-        self._walk_weights(m, turns, load, walk)
+            m.d.sync += turn.eq(loops[name] & ~nest.carry[outer])
+        ends = {name: Signal(name=f"{name}_end") for name in ("slice", "ky", "ox", "oy", "block")}
+        m.d.sync += [flag.eq(loops[name]) for name, flag in ends.items()]
+        self._walk_input(m, turns, ends, starts, load, walk, window)
+        self._walk_weights(m, ends, load, walk)
 
         fresh = Signal(reset_less=True)
-        with m.If(load | turns["ky"]):
+        with m.If(load | ends["ky"]):
             m.d.sync += fresh.eq(1)
         with m.Elif(walk):
             m.d.sync += fresh.eq(0)
@@ -210,9 +214,9 @@ class AddressGenerator(wiring.Component):
             valid.eq(walk),
             first.eq(fresh),
             last.eq(completes),
-            row_last.eq(turns["ox"]),
-            block_last.eq(turns["oy"]),
-            layer_last.eq(turns["block"]),
+            row_last.eq(ends["ox"]),
+            block_last.eq(ends["oy"]),
+            layer_last.eq(ends["block"]),
         ]
         m.d.comb += [
             self.valid.eq(valid),
@@ -245,7 +249,7 @@ class AddressGenerator(wiring.Component):
         m.d.comb += self.blind.eq(blind)
         return has_result
 
-    def _walk_input(self, m, loops, load, step, window):
+    def _walk_input(self, m, turns, ends, starts, load, step, window):
         """Address, padding and part of the slice, by one running sum for each loop."""
         i = self.instruction
         bits = self.config.field_bits
@@ -256,32 +260,38 @@ class AddressGenerator(wiring.Component):
                                 for n in ("y_row", "y", "x_pixel", "x"))
         channel = Signal(bits, reset_less=True)  # slice (DOT) or block (LANE) within the pixel
 
-        def assign(targets, value):
-            return [target.eq(value) for target in targets]
+        # Which loop turns is one-hot, so the new value is an OR of what each of them sets.
+        stays = ~(starts | Cat(turns[name] for name in ("slice", "kx", "ky", "ox")).any())
 
-        left = assign((x_pixel, x), Mux(window, 0, -i.pad_left))
-        stride_w = Mux(window, 1, i.stride_w)
-        start = [*assign((row, pixel, ky, kx), i.origin), *assign((y_row, y), -i.pad_top), *left]
-        with m.If(load | loops["oy"]):
-            m.d.sync += start
-        with m.Elif(loops["ox"]):
-            m.d.sync += assign((row, pixel, ky, kx), row + i.step_y)
-            m.d.sync += [*assign((y_row, y), y_row + i.stride_h), *left]
-        with m.Elif(loops["ky"]):
-            m.d.sync += assign((pixel, ky, kx), pixel + i.step_x)
-            m.d.sync += [y.eq(y_row), *assign((x_pixel, x), x_pixel + stride_w)]
-        with m.Elif(loops["kx"]):
-            m.d.sync += assign((ky, kx), ky + i.step_ky)
-            m.d.sync += [y.eq(y + i.dilation_h), x.eq(x_pixel)]
-        with m.Elif(loops["slice"]):
-            m.d.sync += [kx.eq(kx + i.step_kx), x.eq(x + i.dilation_w)]
+        def move(target, **values):
+            chosen = Mux(stays, target, 0)
+            for name, value in values.items():
+                turn = starts if name == "start" else turns[name]
+                chosen |= Mux(turn, value[:len(target)], 0)
+            m.d.sync += target.eq(chosen)
+
+        left = Signal(signed(_COORDINATE))
+        m.d.comb += left.eq(Mux(window, 0, -i.pad_left))
+        top = Signal(signed(_COORDINATE))
+        m.d.comb += top.eq(-i.pad_top)
+        next_row, next_y = row + i.step_y, y_row + i.stride_h
+        next_pixel, next_x = pixel + i.step_x, x_pixel + Mux(window, 1, i.stride_w)
+        next_ky = ky + i.step_ky
+        move(row, start=i.origin, ox=next_row, ky=row, kx=row, slice=row)
+        move(pixel, start=i.origin, ox=next_row, ky=next_pixel, kx=pixel, slice=pixel)
+        move(ky, start=i.origin, ox=next_row, ky=next_pixel, kx=next_ky, slice=ky)
+        move(kx, start=i.origin, ox=next_row, ky=next_pixel, kx=next_ky, slice=kx + i.step_kx)
+        move(y_row, start=top, ox=next_y, ky=y_row, kx=y_row, slice=y_row)
+        move(y, start=top, ox=next_y, ky=y_row, kx=y + i.dilation_h, slice=y)
+        move(x_pixel, start=left, ox=left, ky=next_x, kx=x_pixel, slice=x_pixel)
+        move(x, start=left, ox=left, ky=next_x, kx=x_pixel, slice=x + i.dilation_w)
 
         is_lane = i.op == Op.LANE
         with m.If(load):
             m.d.sync += channel.eq(0)
         with m.Elif(step):
-            onward = Mux(is_lane, loops["oy"], 1)
-            m.d.sync += channel.eq(Mux(~is_lane & loops["slice"], 0, channel + onward))
+            onward = Mux(is_lane, ends["oy"], 1)
+            m.d.sync += channel.eq(Mux(~is_lane & ends["slice"], 0, channel + onward))
 
         word = Mux(is_lane, channel[self.part_bits[Op.LANE]:], channel[self.part_bits[Op.DOT]:])
         addr = Signal.like(self.addr, reset_less=True)
@@ -295,7 +305,7 @@ class AddressGenerator(wiring.Component):
         ]
         m.d.comb += [self.addr.eq(addr), self.part.eq(part), self.pad.eq(pad)]
 
-    def _walk_weights(self, m, loops, load, step):
+    def _walk_weights(self, m, ends, load, step):
         """Weight words follow one another; each pixel of a block starts again at the block's."""
         i = self.instruction
         block = Signal(16, name="weight_block", reset_less=True)
@@ -304,9 +314,9 @@ class AddressGenerator(wiring.Component):
         with m.If(load):
             m.d.sync += [block.eq(i.weights), here.eq(i.weights)]
         with m.Elif(step & ~i.weight_hold):
-            with m.If(loops["oy"]):
+            with m.If(ends["oy"]):
                 m.d.sync += [block.eq(following), here.eq(following)]
-            with m.Elif(loops["ky"]):
+            with m.Elif(ends["ky"]):
                 m.d.sync += here.eq(block)
             with m.Else():
                 m.d.sync += here.eq(following)

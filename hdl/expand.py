@@ -111,7 +111,10 @@ class Expander(wiring.Component):
         # Whether there is a window before this one that holds the byte, too; a step ahead.
         has_left = Signal(reset_less=True)
         has_above = Signal(reset_less=True)
-        has_left_again = Signal(reset_less=True)  # in the next row of windows
+        # Where each row of windows starts again.
+        first_column = Signal(16, reset_less=True)
+        first_x = Signal(9, reset_less=True)
+        first_left = Signal(reset_less=True)
         is_window = Signal()
         is_inside = Signal()
 
@@ -128,20 +131,19 @@ class Expander(wiring.Component):
 
         # How the next byte lies to this one; registered, a byte takes two cycles at least.
         step = Signal(place_bits, reset_less=True)
-        is_pixel_end = Signal()
-        is_row_end = Signal()
-        is_next_column = Signal()
-        is_next_row = Signal()
-        m.d.comb += [
+        # Registers, right where they are used: `setup` stands still for a cycle at least before.
+        is_pixel_end = Signal(reset_less=True)
+        is_row_end = Signal(reset_less=True)
+        is_next_column = Signal(reset_less=True)
+        is_next_row = Signal(reset_less=True)
+        is_empty = Signal(reset_less=True)
+        m.d.sync += [
             is_pixel_end.eq(setup.channels_left == 1),
-            is_row_end.eq(is_pixel_end & (setup.columns_left == 1)),
+            is_row_end.eq((setup.channels_left == 1) & (setup.columns_left == 1)),
             is_next_column.eq(setup.phase_x + 1 == setup.stride_w),
             is_next_row.eq(setup.phase_y + 1 == setup.stride_h),
+            is_empty.eq(left == 0),
         ]
-        # The same as registers, for the cycles in which `setup` stands still.
-        ends = Cat(is_pixel_end, is_row_end, is_next_column, is_next_row)
-        pixel_ended, row_ended, column_next, row_next = held = Signal(4, reset_less=True)
-        m.d.sync += held.eq(ends)
 
         next_x = kernel_x + setup.stride_w
         next_y = kernel_y + setup.stride_h
@@ -174,14 +176,15 @@ class Expander(wiring.Component):
                     m.d.sync += [
                         self.refused.eq(1),
                         left.eq(0),
+                        is_empty.eq(1),
                     ]
                 m.next = "BYTE"
             with m.State("BYTE"):
                 # The last write was registered here, and then in the engine.
-                with m.If((left == 0) & ~self.write_en & self.write_idle):
+                with m.If(is_empty & ~self.write_en & self.write_idle):
                     m.d.comb += self.done.eq(1)
                     m.next = "IDLE"
-                with m.Elif(left != 0):
+                with m.Elif(~is_empty):
                     m.d.comb += self.i.ready.eq(1)
                     m.d.sync += [
                         byte.eq(self.i.payload),
@@ -191,8 +194,10 @@ class Expander(wiring.Component):
                         row.eq(setup.row),
                         kernel_x.eq(setup.phase_x),
                         kernel_y.eq(setup.phase_y),
+                        first_column.eq(setup.column),
+                        first_x.eq(setup.phase_x),
                         has_left.eq(left_of(setup.phase_x, setup.column != 0)),
-                        has_left_again.eq(left_of(setup.phase_x, setup.column != 0)),
+                        first_left.eq(left_of(setup.phase_x, setup.column != 0)),
                         has_above.eq(above(setup.phase_y, setup.row != 0)),
                         step.eq(1),
                     ]
@@ -201,6 +206,9 @@ class Expander(wiring.Component):
                     with m.Elif(is_pixel_end & is_next_column):
                         m.d.sync += step.eq(setup.step_column)
                     with m.If(self.i.valid):
+                        self._advance(m, setup, is_pixel_end, is_row_end, is_next_column,
+                                      is_next_row)
+                        m.d.sync += left.eq(left - 1)
                         m.next = "WINDOW"
             with m.State("WINDOW"), m.If(~self.write_en | self.write_ready):
                 m.d.sync += [
@@ -222,42 +230,43 @@ class Expander(wiring.Component):
                     m.d.sync += [
                         line.eq(line + setup.tap_y),
                         place.eq(line + setup.tap_y),
-                        kernel_x.eq(setup.phase_x),
-                        column.eq(setup.column),
-                        has_left.eq(has_left_again),
+                        kernel_x.eq(first_x),
+                        column.eq(first_column),
+                        has_left.eq(first_left),
                         kernel_y.eq(next_y),
                         row.eq(row - 1),
                         has_above.eq(above(next_y, row != 1)),
                     ]
                 with m.Else():
-                    m.d.sync += [
-                        left.eq(left - 1),
-                        here.eq(here + step),
-                        setup.channels_left.eq(setup.channels_left - 1),
-                    ]
-                    with m.If(pixel_ended):
-                        m.d.sync += [
-                            setup.channels_left.eq(setup.channels),
-                            setup.columns_left.eq(setup.columns_left - 1),
-                            setup.phase_x.eq(setup.phase_x + 1),
-                        ]
-                        with m.If(column_next):
-                            m.d.sync += [
-                                setup.phase_x.eq(0),
-                                setup.column.eq(setup.column + 1),
-                            ]
-                    with m.If(row_ended):
-                        m.d.sync += [
-                            setup.columns_left.eq(setup.columns),
-                            setup.phase_x.eq(setup.pad_phase),
-                            setup.column.eq(setup.pad_column),
-                            setup.phase_y.eq(setup.phase_y + 1),
-                        ]
-                        with m.If(row_next):
-                            m.d.sync += [
-                                setup.phase_y.eq(0),
-                                setup.row.eq(setup.row + 1),
-                            ]
+                    m.d.sync += here.eq(here + step)
                     m.next = "BYTE"
 
         return m
+
+    @staticmethod
+    def _advance(m, setup, is_pixel_end, is_row_end, is_next_column, is_next_row):
+        """Let ``setup`` describe the byte after the one at hand."""
+        m.d.sync += setup.channels_left.eq(setup.channels_left - 1)
+        with m.If(is_pixel_end):
+            m.d.sync += [
+                setup.channels_left.eq(setup.channels),
+                setup.columns_left.eq(setup.columns_left - 1),
+                setup.phase_x.eq(setup.phase_x + 1),
+            ]
+            with m.If(is_next_column):
+                m.d.sync += [
+                    setup.phase_x.eq(0),
+                    setup.column.eq(setup.column + 1),
+                ]
+        with m.If(is_row_end):
+            m.d.sync += [
+                setup.columns_left.eq(setup.columns),
+                setup.phase_x.eq(setup.pad_phase),
+                setup.column.eq(setup.pad_column),
+                setup.phase_y.eq(setup.phase_y + 1),
+            ]
+            with m.If(is_next_row):
+                m.d.sync += [
+                    setup.phase_y.eq(0),
+                    setup.row.eq(setup.row + 1),
+                ]

@@ -63,7 +63,7 @@ class ByteMemory(wiring.Component):
         That word, ``LATENCY`` cycles later (through a multiplexer if there are several chunks).
     write_en, write_addr, write_byte, write_data : In
         Take ``write_data`` as byte ``write_byte`` of word ``write_addr``; 0 first, ``width - 1``
-        last. The word is there in the cycle after the last.
+        last. The word is there in the second cycle after the last.
     """
 
     LATENCY = 2
@@ -87,6 +87,9 @@ class ByteMemory(wiring.Component):
         with m.If(self.write_en):
             m.d.sync += gathered.eq(Cat(gathered, self.write_data)[8:])
         is_last = self.write_en & (self.write_byte == self.width - 1)
+        # The word is written a cycle later, from registers.
+        write_addr = Signal(16, reset_less=True)
+        m.d.sync += write_addr.eq(self.write_addr)
 
         words = []
         pieces = chunks(self.depth)
@@ -101,13 +104,17 @@ class ByteMemory(wiring.Component):
             # the address within it is the low bits.
             bits = address_bits(size)
             word = Signal(self.width * 8, name=f"word{k}", reset_less=True)
+            write_en = Signal(name=f"write_en{k}")
             m.d.comb += [
                 read.addr.eq(self.read_addr[:bits]),
-                write.addr.eq(self.write_addr[:bits]),
-                write.data.eq(Cat(gathered, self.write_data)[8:]),
-                write.en.eq(is_last & (self.write_addr[bits:] == base >> bits)),
+                write.addr.eq(write_addr[:bits]),
+                write.data.eq(gathered),
+                write.en.eq(write_en),
             ]
-            m.d.sync += word.eq(read.data)
+            m.d.sync += [
+                word.eq(read.data),
+                write_en.eq(is_last & (self.write_addr[bits:] == base >> bits)),
+            ]
             chosen = Signal(2, name=f"chosen{k}", reset_less=True)
             m.d.sync += chosen.eq(Cat(self.read_addr[bits:] == base >> bits, chosen[0]))
             words.append((chosen[1], word))

@@ -154,6 +154,11 @@ class Controller(wiring.Component):
         missing = Signal(range(ARGUMENT_BYTES + 1))
         is_exact = Signal()  # nothing may follow that part
         is_known = Signal()
+        # The request's type, as registers: a frame is looked at in the cycle after it came.
+        kinds = {kind: Signal(name=f"is_{kind.name.lower()}") for kind in Type}
+        m.d.sync += [flag.eq(self.frame.type == kind) for kind, flag in kinds.items()]
+        known_type = Signal()
+        has_arguments = Signal()
 
         # The two runs last asked for; bit k of the flags is about run k. Compact engines queue
         # none: they use run 0 alone, and synthesis leaves the other out.
@@ -173,6 +178,11 @@ class Controller(wiring.Component):
 
         # The answer being sent.
         reply_type = Signal(8)
+        reason = Signal(8)
+        gives_data = Signal()
+        gives_greeting = Signal()
+        gives_counters = Signal()
+        gives_run = Signal()
         is_request = Signal()  # it answers the frame that the receiver holds
         length = Signal(COUNT_BITS)
         left = Signal(COUNT_BITS)
@@ -211,6 +221,7 @@ class Controller(wiring.Component):
             expander.write_idle.eq(self.write_idle),
             self.counter_addr.eq(counter_index),
             greeting_port.addr.eq(greeting_index),
+            greeting_port.en.eq(0),
             self.first.eq(run[32:48]),
             self.count.eq(run[48:64]),
             self.header.payload.type.eq(reply_type),
@@ -235,30 +246,32 @@ class Controller(wiring.Component):
                         is_exact.eq(exact),
                     ]
 
-        def answer(kind, size=0, value=0, to_request=1):
-            """Start an answer of ``size`` bytes that lie in ``value``."""
+        def answer(kind, size=0, to_request=1):
+            """Start an answer of ``size`` bytes; HEADER fetches a short one's."""
             m.d.sync += [
                 reply_type.eq(kind),
+                gives_data.eq(kind == Type.DATA),
+                gives_greeting.eq(kind == Type.HELLO),
+                gives_counters.eq(kind == Type.COUNTERS),
+                gives_run.eq(kind in (Type.DONE, Type.ERROR)),
                 is_request.eq(to_request),
                 length.eq(size),
                 left.eq(size),
-                body.eq(value),
                 body_left.eq(size),
             ]
             m.next = "HEADER"
 
-        def refuse(reason):
-            answer(Type.NAK, 1, reason)
+        def refuse(why):
+            m.d.sync += reason.eq(why)
+            answer(Type.NAK, 1)
 
         def report_run(k, to_request):
             """Answer RUN out of what is kept of it."""
-            run = runs[k]
             m.d.sync += shown.eq(k)
-            with m.If(run.fault):
-                answer(Type.ERROR, 3, Cat(C(Fault.ENGINE, 8), run.layer), to_request)
+            with m.If(runs[k].fault):
+                answer(Type.ERROR, 3, to_request)
             with m.Else():
-                values = Cat(run.ticket, run.aborted, C(0, 31), run.cycles)
-                answer(Type.DONE, 12, values, to_request)
+                answer(Type.DONE, 12, to_request)
 
         def abort(k):
             m.d.sync += [
@@ -284,6 +297,8 @@ class Controller(wiring.Component):
             self.clear.eq(0),
             released.eq(release),
             present.eq(self.valid & ~release & ~released),
+            known_type.eq(is_known),
+            has_arguments.eq(expected != 0),
             is_short.eq((self.frame.length < expected)
                         | (is_exact & (self.frame.length != expected))),
         ]
@@ -316,11 +331,11 @@ class Controller(wiring.Component):
                 with m.Elif(present):
                     with m.If(self.frame.nak != 0):
                         refuse(self.frame.nak)
-                    with m.Elif(~is_known):
+                    with m.Elif(~known_type):
                         refuse(Nak.TYPE)
                     with m.Elif(is_short):
                         refuse(Nak.LENGTH)
-                    with m.Elif(expected != 0):
+                    with m.Elif(has_arguments):
                         m.next = "ARGUMENTS"
                     with m.Else():
                         m.next = "CHECK"
@@ -344,86 +359,82 @@ class Controller(wiring.Component):
                     counter_index.eq(counters[0:16]),
                     greeting_index.eq(0),
                 ]
-                with m.Switch(self.frame.type):
-                    with m.Case(Type.HELLO):
-                        answer(Type.HELLO, len(self.greeting) + 4)
+                with m.If(kinds[Type.HELLO]):
+                    answer(Type.HELLO, len(self.greeting) + 4)
+                    m.d.sync += body_left.eq(0)
+                with m.Elif(kinds[Type.RESET]):
+                    m.d.sync += self.clear.eq(1)
+                    with m.If(running.any()):
+                        # First the runs' answers, then this request is looked at again.
                         m.d.sync += [
-                            body.eq(epoch),
-                            body_left.eq(0),
+                            running.eq(0),
+                            ended.eq(ended | running),
                         ]
-                    with m.Case(Type.RESET):
-                        m.d.sync += self.clear.eq(1)
-                        with m.If(running.any()):
-                            # First the runs' answers, then this request is looked at again.
-                            m.d.sync += [
-                                running.eq(0),
-                                ended.eq(ended | running),
-                            ]
-                            for k in range(RUNS):
-                                with m.If(running[k]):
-                                    abort(k)
-                            m.next = "IDLE"
-                        with m.Else():
-                            m.d.sync += [
-                                epoch.eq(epoch + 1),
-                                answered.eq(0),
-                            ]
-                            answer(Type.ACK)
-                    with m.Case(Type.LOAD):
-                        with m.If(
-                            running.any() & (load[0:8] != ACT_SPACE) & (load[0:8] != EXPAND_SPACE)
-                        ):
-                            refuse(Nak.BUSY)
-                        with m.Elif((load[0:8] != EXPAND_SPACE) | (not self.config.expander)):
-                            m.next = "EXTENT"
-                        with m.Elif(self.frame.length < LOAD_HEADER_BYTES + SETUP_BYTES):
-                            refuse(Nak.LENGTH)
-                        with m.Else():
-                            m.next = "EXPAND START"
-                    with m.Case(Type.PEEK):
+                        for k in range(RUNS):
+                            with m.If(running[k]):
+                                abort(k)
+                        m.next = "IDLE"
+                    with m.Else():
                         m.d.sync += [
-                            area.space.eq(peek[0:8]),
-                            area.run.eq(peek[16:32]),
-                            area.address.eq(peek[32:64]),
-                            area.count.eq(peek[64:80]),
+                            epoch.eq(epoch + 1),
+                            answered.eq(0),
                         ]
-                        with m.If(is_outside):
-                            refuse(Nak.RANGE)
+                        answer(Type.ACK)
+                with m.Elif(kinds[Type.LOAD]):
+                    with m.If(
+                        running.any() & (load[0:8] != ACT_SPACE) & (load[0:8] != EXPAND_SPACE)
+                    ):
+                        refuse(Nak.BUSY)
+                    with m.Elif((load[0:8] != EXPAND_SPACE) | (not self.config.expander)):
+                        m.next = "EXTENT"
+                    with m.Elif(self.frame.length < LOAD_HEADER_BYTES + SETUP_BYTES):
+                        refuse(Nak.LENGTH)
+                    with m.Else():
+                        m.next = "EXPAND START"
+                with m.Elif(kinds[Type.PEEK]):
+                    m.d.sync += [
+                        area.space.eq(peek[0:8]),
+                        area.run.eq(peek[16:32]),
+                        area.address.eq(peek[32:64]),
+                        area.count.eq(peek[64:80]),
+                    ]
+                    with m.If(is_outside):
+                        refuse(Nak.RANGE)
+                    with m.Else():
+                        m.next = "EXTENT"
+                with m.Elif(kinds[Type.RUN]):
+                    with m.If(known.bit_select(repeated, 1)
+                              & Mux(repeated, match[1], match[0])):
+                        with m.If(answered.bit_select(repeated, 1)):
+                            report_run(repeated, to_request=1)
                         with m.Else():
-                            m.next = "EXTENT"
-                    with m.Case(Type.RUN):
-                        with m.If(known.bit_select(repeated, 1)
-                                  & Mux(repeated, match[1], match[0])):
-                            with m.If(answered.bit_select(repeated, 1)):
-                                report_run(repeated, to_request=1)
-                            with m.Else():
-                                refuse(Nak.BUSY)
-                        with m.Elif(is_beyond):
-                            refuse(Nak.RANGE)
-                        with m.Elif((running | ended).bit_select(turn, 1)):
                             refuse(Nak.BUSY)
-                        with m.Else():
-                            m.d.comb += release.eq(1)
-                            m.d.sync += [
-                                self.start.eq(1),
-                                turn.eq(~turn),
-                                running.bit_select(turn, 1).eq(1),
-                                answered.bit_select(turn, 1).eq(0),
-                                runs[turn].seq.eq(self.frame.seq),
-                                runs[turn].stream.eq(self.frame.stream),
-                                runs[turn].ticket.eq(run[0:32]),
-                            ]
-                            m.next = "IDLE"
-                    with m.Case(Type.COUNTERS):
-                        with m.If(is_many):
-                            refuse(Nak.RANGE)
-                        with m.Else():
-                            answer(Type.COUNTERS)
-                            size = counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES
-                            m.d.sync += [
-                                length.eq(size),
-                                left.eq(size),
-                            ]
+                    with m.Elif(is_beyond):
+                        refuse(Nak.RANGE)
+                    with m.Elif((running | ended).bit_select(turn, 1)):
+                        refuse(Nak.BUSY)
+                    with m.Else():
+                        m.d.comb += release.eq(1)
+                        m.d.sync += [
+                            self.start.eq(1),
+                            turn.eq(~turn),
+                            running.bit_select(turn, 1).eq(1),
+                            answered.bit_select(turn, 1).eq(0),
+                            runs[turn].seq.eq(self.frame.seq),
+                            runs[turn].stream.eq(self.frame.stream),
+                            runs[turn].ticket.eq(run[0:32]),
+                        ]
+                        m.next = "IDLE"
+                with m.Elif(kinds[Type.COUNTERS]):
+                    with m.If(is_many):
+                        refuse(Nak.RANGE)
+                    with m.Else():
+                        answer(Type.COUNTERS)
+                        size = counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES
+                        m.d.sync += [
+                            length.eq(size),
+                            left.eq(size),
+                        ]
             with m.State("EXTENT"):
                 # ``area`` is registered: the walk starts here and not in CHECK.
                 m.d.comb += extent.start.eq(1)
@@ -431,7 +442,7 @@ class Controller(wiring.Component):
             with m.State("EXTENT WAIT"), m.If(extent.done):
                 with m.If(~extent.inside):
                     refuse(Nak.RANGE)
-                with m.Elif(self.frame.type == Type.LOAD):
+                with m.Elif(kinds[Type.LOAD]):
                     m.d.comb += loader.start.eq(1)
                     m.next = "LOAD"
                 with m.Else():
@@ -463,22 +474,35 @@ class Controller(wiring.Component):
                         answer(Type.ACK)
             with m.State("HEADER"):
                 m.d.comb += self.header.valid.eq(1)
+                shown_run = runs[shown]
+                with m.If(gives_greeting):
+                    m.d.sync += body.eq(epoch)
+                with m.Elif(~gives_run):
+                    m.d.sync += body.eq(reason)
+                with m.Elif(shown_run.fault):
+                    m.d.sync += body.eq(Cat(C(Fault.ENGINE, 8), shown_run.layer))
+                with m.Else():
+                    m.d.sync += body.eq(
+                        Cat(shown_run.ticket, shown_run.aborted, C(0, 31), shown_run.cycles))
+                # The ROM answers a cycle late: each byte is asked for as the one before is given.
+                m.d.comb += greeting_port.en.eq(1)
                 with m.If(self.header.ready):
+                    m.d.sync += greeting_index.eq(1)
                     m.next = "BODY"
             with m.State("BODY"):
                 with m.If(left == 0):
                     m.d.comb += release.eq(is_request)
                     m.next = "IDLE"
-                with m.Elif((reply_type == Type.COUNTERS) & (body_left == 0)):
+                with m.Elif(gives_counters & (body_left == 0)):
                     m.next = "COUNTER"
                 with m.Else():
-                    with m.If(reply_type == Type.DATA):
+                    with m.If(gives_data):
                         m.d.comb += [
                             self.reply.payload.eq(peeker.o.payload),
                             self.reply.valid.eq(peeker.o.valid),
                             peeker.o.ready.eq(self.reply.ready),
                         ]
-                    with m.Elif((reply_type == Type.HELLO) & (left > 4)):
+                    with m.Elif(gives_greeting & (left > 4)):
                         m.d.comb += [
                             self.reply.payload.eq(greeting_port.data),
                             self.reply.valid.eq(1),
@@ -495,8 +519,7 @@ class Controller(wiring.Component):
                             ]
                     with m.If(self.reply.valid & self.reply.ready):
                         m.d.sync += left.eq(left - 1)
-                        # The ROM answers a cycle late, so it is asked for the byte after this one.
-                        m.d.comb += greeting_port.addr.eq(greeting_index + 1)
+                        m.d.comb += greeting_port.en.eq(1)
                         m.d.sync += greeting_index.eq(greeting_index + 1)
             with m.State("COUNTER"):
                 # The address is out; the counters follow a cycle later.

@@ -52,6 +52,7 @@ def test_bytes_come_back(width, depth):
             ctx.set(dut.write_data, int(words.reshape(-1)[k]))
             await ctx.tick()
         ctx.set(dut.write_en, 0)
+        await ctx.tick()
         for k in range(depth + dut.LATENCY):
             if k >= dut.LATENCY:
                 found.append(ctx.get(dut.read_data).to_bytes(width, "little"))

@@ -187,14 +187,18 @@ class AddressGenerator(wiring.Component):
         load = Signal(name="walk_load", reset_less=True)
         walk = Signal(name="walk_step")
         starts = Signal(reset_less=True)
-        m.d.sync += [load.eq(self.load), walk.eq(step), starts.eq(self.load | loops["oy"])]
+        stays = Signal(reset_less=True)
+        m.d.sync += [
+            load.eq(self.load), walk.eq(step), starts.eq(self.load | loops["oy"]),
+            stays.eq(~(self.load | loops["slice"])),
+        ]
         turns = {}
         for name, outer in (("slice", "kx"), ("kx", "ky"), ("ky", "ox"), ("ox", "oy")):
             turn = turns[name] = Signal(name=f"{name}_turn")
             m.d.sync += turn.eq(loops[name] & ~nest.carry[outer])
         ends = {name: Signal(name=f"{name}_end") for name in ("slice", "ky", "ox", "oy", "block")}
         m.d.sync += [flag.eq(loops[name]) for name, flag in ends.items()]
-        self._walk_input(m, turns, ends, starts, load, walk, window)
+        self._walk_input(m, turns, ends, starts, stays, load, walk, window)
         self._walk_weights(m, ends, load, walk)
 
         fresh = Signal(reset_less=True)
@@ -249,7 +253,7 @@ class AddressGenerator(wiring.Component):
         m.d.comb += self.blind.eq(blind)
         return has_result
 
-    def _walk_input(self, m, turns, ends, starts, load, step, window):
+    def _walk_input(self, m, turns, ends, starts, stays, load, step, window):
         """Address, padding and part of the slice, by one running sum for each loop."""
         i = self.instruction
         bits = self.config.field_bits
@@ -261,8 +265,6 @@ class AddressGenerator(wiring.Component):
         channel = Signal(bits, reset_less=True)  # slice (DOT) or block (LANE) within the pixel
 
         # Which loop turns is one-hot, so the new value is an OR of what each of them sets.
-        stays = ~(starts | Cat(turns[name] for name in ("slice", "kx", "ky", "ox")).any())
-
         def move(target, **values):
             chosen = Mux(stays, target, 0)
             for name, value in values.items():

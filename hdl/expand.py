@@ -134,14 +134,16 @@ class Expander(wiring.Component):
         # Registers, right where they are used: `setup` stands still for a cycle at least before.
         is_pixel_end = Signal(reset_less=True)
         is_row_end = Signal(reset_less=True)
-        is_next_column = Signal(reset_less=True)
-        is_next_row = Signal(reset_less=True)
+        is_column_end = Signal(reset_less=True)  # a pixel's, and the next one has another window
+        is_band_end = Signal(reset_less=True)  # a row's, likewise
         is_empty = Signal(reset_less=True)
+        pixel_ends = setup.channels_left == 1
+        row_ends = pixel_ends & (setup.columns_left == 1)
         m.d.sync += [
-            is_pixel_end.eq(setup.channels_left == 1),
-            is_row_end.eq((setup.channels_left == 1) & (setup.columns_left == 1)),
-            is_next_column.eq(setup.phase_x + 1 == setup.stride_w),
-            is_next_row.eq(setup.phase_y + 1 == setup.stride_h),
+            is_pixel_end.eq(pixel_ends),
+            is_row_end.eq(row_ends),
+            is_column_end.eq(pixel_ends & (setup.phase_x + 1 == setup.stride_w)),
+            is_band_end.eq(row_ends & (setup.phase_y + 1 == setup.stride_h)),
             is_empty.eq(left == 0),
         ]
 
@@ -202,12 +204,12 @@ class Expander(wiring.Component):
                         step.eq(1),
                     ]
                     with m.If(is_row_end):
-                        m.d.sync += step.eq(Mux(is_next_row, setup.step_rows, setup.step_row))
-                    with m.Elif(is_pixel_end & is_next_column):
+                        m.d.sync += step.eq(Mux(is_band_end, setup.step_rows, setup.step_row))
+                    with m.Elif(is_column_end):
                         m.d.sync += step.eq(setup.step_column)
                     with m.If(self.i.valid):
-                        self._advance(m, setup, is_pixel_end, is_row_end, is_next_column,
-                                      is_next_row)
+                        self._advance(
+                            m, setup, is_pixel_end, is_row_end, is_column_end, is_band_end)
                         m.d.sync += left.eq(left - 1)
                         m.next = "WINDOW"
             with m.State("WINDOW"), m.If(~self.write_en | self.write_ready):
@@ -244,7 +246,7 @@ class Expander(wiring.Component):
         return m
 
     @staticmethod
-    def _advance(m, setup, is_pixel_end, is_row_end, is_next_column, is_next_row):
+    def _advance(m, setup, is_pixel_end, is_row_end, is_column_end, is_band_end):
         """Let ``setup`` describe the byte after the one at hand."""
         m.d.sync += setup.channels_left.eq(setup.channels_left - 1)
         with m.If(is_pixel_end):
@@ -253,11 +255,11 @@ class Expander(wiring.Component):
                 setup.columns_left.eq(setup.columns_left - 1),
                 setup.phase_x.eq(setup.phase_x + 1),
             ]
-            with m.If(is_next_column):
-                m.d.sync += [
-                    setup.phase_x.eq(0),
-                    setup.column.eq(setup.column + 1),
-                ]
+        with m.If(is_column_end):
+            m.d.sync += [
+                setup.phase_x.eq(0),
+                setup.column.eq(setup.column + 1),
+            ]
         with m.If(is_row_end):
             m.d.sync += [
                 setup.columns_left.eq(setup.columns),
@@ -265,8 +267,8 @@ class Expander(wiring.Component):
                 setup.column.eq(setup.pad_column),
                 setup.phase_y.eq(setup.phase_y + 1),
             ]
-            with m.If(is_next_row):
-                m.d.sync += [
-                    setup.phase_y.eq(0),
-                    setup.row.eq(setup.row + 1),
-                ]
+        with m.If(is_band_end):
+            m.d.sync += [
+                setup.phase_y.eq(0),
+                setup.row.eq(setup.row + 1),
+            ]

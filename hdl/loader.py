@@ -173,6 +173,12 @@ class Loader(wiring.Component):
         run_left = Signal(COUNT_BITS)
         address = Signal(16)
         byte = Signal(8)
+        # Of the byte to come; registers.
+        is_last = Signal(reset_less=True)
+        is_run_end = Signal(reset_less=True)
+        is_word_end = Signal(reset_less=True)
+        run = Signal(COUNT_BITS)
+        m.d.comb += run.eq(_run_end(self.area.run))
 
         with m.If(self.write_ready):
             m.d.sync += self.write_en.eq(0)
@@ -180,36 +186,51 @@ class Loader(wiring.Component):
             with m.State("IDLE"):
                 m.d.sync += [
                     left.eq(self.area.count),
-                    run_left.eq(_run_end(self.area.run)),
+                    run_left.eq(run),
                     address.eq(self.area.address),
                     byte.eq(0),
                 ]
+                m.d.sync += [
+                    is_last.eq(self.area.count == 1),
+                    is_run_end.eq(run == 1),
+                    is_word_end.eq((run == 1) | (last_byte == 0)),
+                ]
                 with m.If(self.start):
-                    m.next = "WRITE"
-            with m.State("WRITE"):
-                with m.If(left == 0):
                     # The last write is registered here, and then in the engine.
                     m.next = "SETTLE"
-                with m.Elif(~self.write_en | self.write_ready):
-                    m.d.comb += self.i.ready.eq(1)
-                    with m.If(self.i.valid):
+                    with m.If(self.area.count != 0):
+                        m.next = "WRITE"
+            with m.State("WRITE"), m.If(~self.write_en | self.write_ready):
+                m.d.comb += self.i.ready.eq(1)
+                with m.If(self.i.valid):
+                    m.d.sync += [
+                        self.write_en.eq(1),
+                        self.write_space.eq(self.area.space),
+                        self.write_addr.eq(address),
+                        self.write_byte.eq(byte),
+                        self.write_data.eq(self.i.payload),
+                        left.eq(left - 1),
+                        run_left.eq(run_left - 1),
+                        byte.eq(byte + 1),
+                    ]
+                    with m.If(is_run_end):
+                        m.d.sync += run_left.eq(run)
+                    with m.If(is_word_end):
                         m.d.sync += [
-                            self.write_en.eq(1),
-                            self.write_space.eq(self.area.space),
-                            self.write_addr.eq(address),
-                            self.write_byte.eq(byte),
-                            self.write_data.eq(self.i.payload),
-                            left.eq(left - 1),
-                            run_left.eq(run_left - 1),
-                            byte.eq(byte + 1),
+                            address.eq(address + 1),
+                            byte.eq(0),
                         ]
-                        with m.If(run_left == 1):
-                            m.d.sync += run_left.eq(_run_end(self.area.run))
-                        with m.If((run_left == 1) | (byte == last_byte)):
-                            m.d.sync += [
-                                address.eq(address + 1),
-                                byte.eq(0),
-                            ]
+                    # What the next byte will be, from where that is.
+                    ends_run = Mux(is_run_end, run == 1, run_left == 2)
+                    m.d.sync += [
+                        is_last.eq(left == 2),
+                        is_run_end.eq(ends_run),
+                        is_word_end.eq(
+                            ends_run
+                            | Mux(is_word_end, last_byte == 0, byte + 1 == last_byte)),
+                    ]
+                    with m.If(is_last):
+                        m.next = "SETTLE"
             with m.State("SETTLE"), m.If(~self.write_en & self.write_idle):
                 m.d.comb += self.done.eq(1)
                 m.next = "IDLE"

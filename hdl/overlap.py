@@ -29,7 +29,7 @@ _RESTART = 17
 
 # The last skip read of a layer comes so many cycles before its last write, and would win against a
 # read of the next layer in the same bank.
-_SKIP_AHEAD = 9
+_SKIP_AHEAD = 10
 
 
 def _first_reads(config: EngineConfig, i: Instruction, count: int) -> list[int | None]:
@@ -74,20 +74,19 @@ def _first_pixel(i: Instruction) -> int:
 def early_start(config: EngineConfig, before: Instruction, after: Instruction) -> int:
     """Cycles that ``after`` may start ahead of the last byte written by ``before``.
 
-    Slice s of ``after`` reads s + 1 cycles after its start; started e cycles early, it must come
-    after the write that is j cycles ahead of the last one: e <= s + j, for every word that both
+    Slice s of ``after`` reads s + 2 cycles after its start; started e cycles early, it must come
+    after the write that is j cycles ahead of the last one: e <= s + j + 1, for every word that both
     touch. Besides, the first pixel of ``after`` must not be complete before ``before`` is done
-    (write-back serves one layer at a time): e < its slices.
+    (write-back serves one layer at a time): e <= its slices.
     """
-    most = _EARLY_MAX_COMPACT if config.compact else EARLY_MAX
-    early = min(most, drain_cycles(config, before) - _TURN_AROUND, _first_pixel(after) - 1)
+    early = min(EARLY_MAX, drain_cycles(config, before) - _TURN_AROUND, _first_pixel(after))
     if before.has_add:
         early = min(early, _SKIP_AHEAD)
     reads = _first_reads(config, after, early)
     for ahead, word in _last_writes(config, before, early):
         for k, read in enumerate(reads):
             if read == word:
-                early = min(early, k + ahead)
+                early = min(early, k + ahead + 1)
     return max(early, 0)
 
 

@@ -446,12 +446,12 @@ def _words(start: int, size: tuple[int, int], steps: tuple[int, int], depth: int
 def _check_early(before: _Layer, after: _Layer) -> None:
     """No word is read before it is written, no pixel done before its predecessors are.
 
-    Slice s of a layer that starts ``early`` cycles early reads its word ``s + 1 - early`` cycles
+    Slice s of a layer that starts ``early`` cycles early reads its word ``s + 2 - early`` cycles
     after the last write of the layer before. Latencies are fixed, so what that layer issues j
     cycles before its last slice it also writes j cycles before its last write.
     """
     early, first_end = after.i.early, int(after.results()[0][0])
-    if early > first_end:
+    if early > first_end + 1:
         raise after.wrong(f"starts {early} cycles early, its first pixel has {first_end + 1}")
     ends, words = before.results()
     written: dict[int, int] = dict(zip(words.tolist(), (ends - ends[-1]).tolist(), strict=True))
@@ -463,13 +463,13 @@ def _check_early(before: _Layer, after: _Layer) -> None:
     for s, word in enumerate(islice(after.reads(), early)):
         if word is None:
             continue
-        if s + 1 - early <= written.get(word, -early):
+        if s + 2 - early <= written.get(word, -early):
             raise after.wrong(
                 f"reads word {word} before instruction {before.index} has written it; "
                 f"{early} cycles early are too many"
             )
         # A skip read comes so long before its write, and has its bank for itself.
-        if word // bank in skips and s + 1 - early <= -_SKIP_AHEAD:
+        if word // bank in skips and s + 2 - early <= -_SKIP_AHEAD:
             raise after.wrong(
                 f"reads bank {word // bank} while instruction {before.index} reads its skip "
                 f"tensor there; {early} cycles early are too many"

@@ -365,15 +365,7 @@ class Controller(wiring.Component):
                 with m.Elif(kinds[Type.RESET]):
                     m.d.sync += self.clear.eq(1)
                     with m.If(running.any()):
-                        # First the runs' answers, then this request is looked at again.
-                        m.d.sync += [
-                            running.eq(0),
-                            ended.eq(ended | running),
-                        ]
-                        for k in range(RUNS):
-                            with m.If(running[k]):
-                                abort(k)
-                        m.next = "IDLE"
+                        m.next = "ABORT"
                     with m.Else():
                         m.d.sync += [
                             epoch.eq(epoch + 1),
@@ -435,6 +427,16 @@ class Controller(wiring.Component):
                             length.eq(size),
                             left.eq(size),
                         ]
+            with m.State("ABORT"):
+                # First the runs' answers, then this request is looked at again.
+                m.d.sync += [
+                    running.eq(0),
+                    ended.eq(ended | running),
+                ]
+                for k in range(RUNS):
+                    with m.If(running[k]):
+                        abort(k)
+                m.next = "IDLE"
             with m.State("EXTENT"):
                 # ``area`` is registered: the walk starts here and not in CHECK.
                 m.d.comb += extent.start.eq(1)
@@ -532,7 +534,8 @@ class Controller(wiring.Component):
                 ]
                 m.next = "BODY"
 
-        # After the machine above: a run that ends in the cycle of a RESET has ended well.
+        # After the machine above: a run that ends in the cycle in which it is
+        # aborted has ended well.
         with m.If(running.any() & self.done):
             m.d.sync += [
                 running.bit_select(under_way, 1).eq(0),

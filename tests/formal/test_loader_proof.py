@@ -124,10 +124,11 @@ def test_bytes_land_once_at_their_addresses():
 @pytest.mark.parametrize(
     "fault",
     [
-        ("(run_left == 1) | (byte == last_byte)", "byte == last_byte"),
+        ("ends_run = Mux(is_run_end, run == 1, run_left == 2)", "ends_run = run_left == 2"),
+        ("is_last.eq(left == 2)", "is_last.eq(left == 3)"),
         ("last_byte.eq(memory.word_bytes - 1)", "last_byte.eq(memory.word_bytes)"),
         ("return Mux((run == 0) | (run > endless), endless, run)", "return run"),
-        ("                    with m.If(self.i.valid):\n", "                    with m.If(1):\n"),
+        ("                with m.If(self.i.valid):\n", "                with m.If(1):\n"),
         ("self.write_data.eq(self.i.payload)", "self.write_data.eq(self.i.payload | (left == 2))"),
     ],
 )

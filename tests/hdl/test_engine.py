@@ -354,15 +354,15 @@ def test_dense_layers_overlap():
                   params=k, c_slices=4, pixel_words=4, out_pixel_words=4)
         for k in range(4)
     ])
-    assert [layer.early for layer in layers] == [0, 3, 3, 3]
+    assert [layer.early for layer in layers] == [0, 4, 4, 4]
     run_program(config, [*layers, END])
 
 
 @pytest.mark.parametrize(("source", "skip", "bound"), [
     # Word 35 is written last and read by slice 5.
-    ({"src": 30, "c_slices": 8}, {}, 5),
-    # The bank of the skip tensor is free 9 cycles before the last byte.
-    ({"src": 64, "c_slices": 20}, {"has_add": 1, "src2": 90}, 9),
+    ({"src": 30, "c_slices": 8}, {}, 6),
+    # The bank of the skip tensor is free 10 cycles before the last byte.
+    ({"src": 64, "c_slices": 20}, {"has_add": 1, "src2": 90}, 10),
 ], ids=["written word", "skip bank"])
 def test_one_cycle_earlier_would_be_wrong(source, skip, bound):
     before = with_idle(TINY, src=2, dst=32, c_slices=4, pixel_words=4, in_w=4, out_w=4, **skip)
@@ -474,7 +474,7 @@ def test_default_engine_runs_a_layer():
                   pixel_words=2, has_add=1, has_table=1),
     ]
     run_program(config, [*layers, END])
-    assert drain_cycles(config, layers[0]) == 28
+    assert drain_cycles(config, layers[0]) == 29
 
 
 def test_runs_follow_one_another():

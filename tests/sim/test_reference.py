@@ -325,16 +325,16 @@ def pair(before: dict[str, int], after: dict[str, int]) -> Program:
 @pytest.mark.parametrize(
     ("before", "after", "most", "text"),
     [
-        ({}, {}, 14, "instruction 1: reads word 3007 before instruction 0 has written it; 15"),
-        ({"blocks": 2}, {}, 2, "reads word 3001 before instruction 0"),
-        ({"c_slices": 1, "idle": 3, "blocks": 2}, {}, 2, "reads word 3001 before"),
-        ({"c_slices": 1, "idle": 3, "blocks": 8}, {"c_slices": 8}, 7, "first pixel has 8"),
-        ({}, {"src": 5000, "c_slices": 3, "idle": 1}, 2, "its first pixel has 3"),
+        ({}, {}, 15, "instruction 1: reads word 3007 before instruction 0 has written it; 16"),
+        ({"blocks": 2}, {}, 3, "reads word 3001 before instruction 0"),
+        ({"c_slices": 1, "idle": 3, "blocks": 2}, {}, 3, "reads word 3001 before"),
+        ({"c_slices": 1, "idle": 3, "blocks": 8}, {"c_slices": 8}, 8, "first pixel has 8"),
+        ({}, {"src": 5000, "c_slices": 3, "idle": 1}, 3, "its first pixel has 3"),
         (
             {"has_add": 1, "src2": 4200, "addend": 0},
             {"src": 5000},
-            9,
-            "reads bank 2 while instruction 0 reads its skip tensor there; 10",
+            10,
+            "reads bank 2 while instruction 0 reads its skip tensor there; 11",
         ),
         # A window: words (row 0, column 0), then rows 1 and 2, then column 1.
         (
@@ -343,7 +343,7 @@ def pair(before: dict[str, int], after: dict[str, int]) -> Program:
                 "op": Op.LANE, "c_slices": 1, "window": 1, "kernel_h": 3, "kernel_w": 3,
                 "in_h": 3, "in_w": 2, "pad_left": 1, "idle": 1,
             },
-            2,
+            3,
             "reads word 3032 before",
         ),
         # After a window: 4 cycles before its last pixel, another is written.
@@ -353,7 +353,7 @@ def pair(before: dict[str, int], after: dict[str, int]) -> Program:
                 "in_w": 6, "out_w": 5, "idle": 1, "blocks": 1,
             },
             {"src": 3024},
-            4,
+            5,
             "reads word 3024 before",
         ),
         (
@@ -362,7 +362,7 @@ def pair(before: dict[str, int], after: dict[str, int]) -> Program:
                 "in_w": 6, "out_w": 1, "out_h": 4, "pad_left": 1, "idle": 1, "blocks": 1,
             },
             {"src": 3016},
-            6,
+            7,
             "reads word 3016 before",
         ),
     ],

@@ -159,10 +159,13 @@ class AddressGenerator(wiring.Component):
 
         # The lanes do a window's loop over kernel columns.
         window = i.window if self.config.has_window else C(0)
-        nest = _Nest(m, {
+        counts = {
             "slice": i.c_slices, "kx": Mux(window, 1, i.kernel_w), "ky": i.kernel_h,
             "ox": i.columns, "oy": i.out_h, "block": i.blocks,
-        }, self.load, step)
+        }
+        if self.config.compact:
+            counts = {name: count[:self.config.field_bits] for name, count in counts.items()}
+        nest = _Nest(m, counts, self.load, step)
         loops = nest.ends
         m.d.comb += self.finish.eq(loops["block"])
 
@@ -272,9 +275,9 @@ class AddressGenerator(wiring.Component):
                 chosen |= Mux(turn, value[:len(target)], 0)
             m.d.sync += target.eq(chosen)
 
-        left = Signal(signed(_COORDINATE))
+        left = Signal(signed(coordinate))
         m.d.comb += left.eq(Mux(window, 0, -i.pad_left))
-        top = Signal(signed(_COORDINATE))
+        top = Signal(signed(coordinate))
         m.d.comb += top.eq(-i.pad_top)
         next_row, next_y = row + i.step_y, y_row + i.stride_h
         next_pixel, next_x = pixel + i.step_x, x_pixel + Mux(window, 1, i.stride_w)

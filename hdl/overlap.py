@@ -79,7 +79,8 @@ def early_start(config: EngineConfig, before: Instruction, after: Instruction) -
     touch. Besides, the first pixel of ``after`` must not be complete before ``before`` is done
     (write-back serves one layer at a time): e <= its slices.
     """
-    early = min(EARLY_MAX, drain_cycles(config, before) - _TURN_AROUND, _first_pixel(after))
+    most = _EARLY_MAX_COMPACT if config.compact else EARLY_MAX
+    early = min(most, drain_cycles(config, before) - _TURN_AROUND, _first_pixel(after))
     if before.has_add:
         early = min(early, _SKIP_AHEAD)
     reads = _first_reads(config, after, early)

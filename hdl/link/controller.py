@@ -409,7 +409,7 @@ class Controller(wiring.Component):
                         m.d.comb += release.eq(1)
                         m.d.sync += [
                             self.start.eq(1),
-                            turn.eq(~turn),
+                            turn.eq(0 if self.config.compact else ~turn),
                             running.bit_select(turn, 1).eq(1),
                             answered.bit_select(turn, 1).eq(0),
                             runs[turn].seq.eq(self.frame.seq),

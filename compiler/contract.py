@@ -237,8 +237,9 @@ class _Stage(OnnxWriter):
         if isinstance(spec, PadSpec):
             top, left, bottom, right = spec.pads
             pads = np.array([0, 0, top, left, 0, 0, bottom, right], np.int64)
-            zero = self.scalar(_twin(spec.x).zero_point, "uint8")
-            ends = [sources[0], self.constant(f"{unit.name}/pads", pads), zero]
+            level = spec.value + _twin(spec.x).zero_point - spec.x.zero_point
+            ends = [sources[0], self.constant(f"{unit.name}/pads", pads)]
+            ends.append(self.scalar(level, "uint8"))
             self.node("Pad", ends, out, unit.name)
             return
         if isinstance(spec, ResizeSpec):

@@ -147,7 +147,8 @@ def pool_layer(spec: PoolSpec, source: Hwc, out: Hwc, config: EngineConfig) -> L
 def pad_layer(spec: PadSpec, source: Hwc, out: Hwc, config: EngineConfig) -> Layer:
     """A copy whose window of one tap begins in the padding."""
     start = Instruction(op=Op.LANE, weight_hold=1, lo=spec.x.lo, hi=spec.x.hi)
-    instruction = _geometry(start, spec.x, source, out, (1, 1), config, pads=spec.pads)
+    x = replace(spec.x, zero_point=spec.value)  # what padding feeds
+    instruction = _geometry(start, x, source, out, (1, 1), config, pads=spec.pads)
     return _pointwise(instruction, 0, np.float32(1), source[2], config)
 
 

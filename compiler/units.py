@@ -145,11 +145,12 @@ class ConcatSpec:
 
 @dataclass(frozen=True)
 class PadSpec:
-    """Rows and columns of zeros around an image: bytes ``x.zero_point``; ``y`` equals ``x``."""
+    """Rows and columns of one byte around an image; ``y`` equals ``x``."""
 
     x: Quant
     y: Quant
     pads: tuple[int, int, int, int]  # top, left, bottom, right
+    value: int  # quantised, within x.lo..x.hi; x.zero_point for zeros
 
 
 @dataclass(frozen=True)

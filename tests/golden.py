@@ -192,7 +192,7 @@ def nearest(x: Array, factors: tuple[int, int]) -> Array:
     return x.repeat(factors[0], 2).repeat(factors[1], 3)
 
 
-def pad(x: Array, pads: tuple[int, int, int, int], zx: int) -> Array:
-    """Rows and columns of the zero point; pads are top, left, bottom, right."""
+def pad(x: Array, pads: tuple[int, int, int, int], level: int) -> Array:
+    """Rows and columns of one quantised value; pads are top, left, bottom, right."""
     top, left, bottom, right = pads
-    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=zx)
+    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=level)

@@ -52,7 +52,7 @@ def run_unit(graph: Graph, unit: Unit, values: dict[str, Array]) -> dict[str, Ar
     if isinstance(spec, ResizeSpec):
         return {unit.outputs[0]: golden.nearest(x, spec.factors)}
     if isinstance(spec, PadSpec):
-        return {unit.outputs[0]: golden.pad(x, spec.pads, zero)}
+        return {unit.outputs[0]: golden.pad(x, spec.pads, spec.value)}
     if isinstance(spec, ConvSpec) and spec.matrix:
         weight = spec.weight[:, :, 0, 0]
         value = golden.matmul(

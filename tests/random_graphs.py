@@ -272,8 +272,9 @@ class _Builder:
     def pad(self, source: str) -> str:
         x = self.quant(source)
         pads = tuple(int(v) for v in self.rng.integers(0, 3, 4))
-        value = golden.pad(self.values[source], pads, x.zero_point)  # type: ignore[arg-type]
-        spec = PadSpec(x, x, pads)  # type: ignore[arg-type]
+        level = x.zero_point if self.rng.random() < 0.4 else int(self.rng.integers(x.lo, x.hi + 1))
+        value = golden.pad(self.values[source], pads, level)  # type: ignore[arg-type]
+        spec = PadSpec(x, x, pads, level)  # type: ignore[arg-type]
         return self.emit("pad", (source,), x, value, spec, 0)
 
     def resize(self, source: str) -> str:

@@ -1,7 +1,8 @@
-"""Pad of an int8 image with zeros, as :class:`PadSpec`."""
+"""Pad of an int8 image with a constant, as :class:`PadSpec`."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from trivet.compiler.passes.graph import attribute, constant, shape_of
@@ -13,7 +14,7 @@ __all__ = ["match_pad"]
 
 
 def match_pad(node: ir.Node) -> Match:
-    """PadSpec of a Pad that adds rows and columns of zeros; Refused says why there is none."""
+    """PadSpec of a Pad that adds rows and columns of a constant; Refused says why there is none."""
     x = source(node.inputs[0])
     mode = attribute(node, "mode", "constant")
     if mode not in ("constant", b"constant"):
@@ -37,9 +38,10 @@ def match_pad(node: ir.Node) -> Match:
         before[axis], after[axis] = int(pads[k]), int(pads[len(along) + k])
     if any(before[:2]) or any(after[:2]) or min(*before, *after) < 0:
         raise Refused(f"its pads are {pads.tolist()}, the engine adds rows and columns only")
-    level = quantise(0.0 if value is None else float(value.reshape(-1)[0]), x.quant)
-    if level != x.quant.zero_point:
-        raise Refused(f"it pads with the byte {level}, the engine with the zero point")
-    spec = PadSpec(x.quant, end.quant, (before[2], before[3], after[2], after[3]))
+    real = 0.0 if value is None or not value.size else float(value.reshape(-1)[0])
+    if np.isnan(real):
+        raise Refused("it pads with NaN")
+    around = (before[2], before[3], after[2], after[3])
+    spec = PadSpec(x.quant, end.quant, around, quantise(real, x.quant))
     nodes = (x.node, node, *end.nodes)
     return Match(node, nodes, "pad", (x.tensor,), end.tensor, spec)

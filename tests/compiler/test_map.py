@@ -381,9 +381,9 @@ def _reflected(b: Builder) -> str:
     return b.op("Pad", x, pads, mode="reflect", name="n")
 
 
-def _padded_with_one(b: Builder) -> str:
+def _padded_with_nothing(b: Builder) -> str:
     x, pads = b.dq(b.input("x", [1, 4, 3, 3]), 0.1), b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1]))
-    return b.op("Pad", x, pads, b.constant(np.float32(1)), name="n")
+    return b.op("Pad", x, pads, b.constant(np.float32(np.nan)), name="n")
 
 
 def _padded_channels(b: Builder) -> str:
@@ -489,6 +489,18 @@ def test_pad(tmp_path: Path, axes: bool) -> None:
     assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
 
 
+@pytest.mark.parametrize(("real", "level"), [(0.5, 24), (-9.0, -128), (np.inf, 127), (0.0, 7)])
+def test_pad_with_any_constant(tmp_path: Path, real: float, level: int) -> None:
+    b = Builder(18)
+    x = b.dq(b.input("x", [1, 4, 3, 3]), 0.03, 7)
+    pads, value = b.constant(np.array([0, 0, 1, 2, 0, 0, 3, 0])), b.constant(np.float32(real))
+    graph = build(tmp_path, b, b.q(b.op("Pad", x, pads, value, name="n"), 0.03, 7))
+    (unit,) = graph.units
+    assert isinstance(unit.spec, PadSpec)
+    assert unit.spec.value == level
+    assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
+
+
 REFUSED: list[tuple[Callable[[Builder], str], str]] = [
     (_weights_at_run_time, "weights is computed at run time"),
     (_zero_point, "zero point of its weights is not 0"),
@@ -504,7 +516,7 @@ REFUSED: list[tuple[Callable[[Builder], str], str]] = [
     (_max_rescale, "changes the scale"),
     (_rows, "joins along axis 2"),
     (_reflected, "pads in mode reflect"),
-    (_padded_with_one, "pads with the byte 10"),
+    (_padded_with_nothing, "pads with NaN"),
     (_padded_channels, "adds rows and columns only"),
     (_linear, "mode is linear"),
     (_half, "a whole number of times"),

@@ -65,7 +65,7 @@ class Extent(wiring.Component):
     start : :py:`In(1)`, area : :py:`In(Area)`
         Pulse; ``area`` stays until ``done``.
     done : :py:`Out(1)`, inside : :py:`Out(1)`
-        ``inside`` is valid with ``done``, one cycle a word after ``start``.
+        ``inside`` is valid with ``done``, a cycle a word and two after ``start``.
     """
 
     def __init__(self, config):
@@ -92,7 +92,9 @@ class Extent(wiring.Component):
         # differences are worked out beside the comparisons.
         is_last = (left <= run_left) & (left <= word_bytes)
         is_run_end = run_left <= word_bytes
-        m.d.comb += self.inside.eq((end <= words) & (word_bytes != 0))
+        inside = Signal(reset_less=True)
+        m.d.sync += inside.eq((end <= words) & (word_bytes != 0))
+        m.d.comb += self.inside.eq(inside)
 
         with m.FSM():
             with m.State("IDLE"):
@@ -106,8 +108,7 @@ class Extent(wiring.Component):
                     m.next = "WALK"
             with m.State("WALK"):
                 with m.If((left == 0) | (word_bytes == 0) | end[17]):
-                    m.d.comb += self.done.eq(1)
-                    m.next = "IDLE"
+                    m.next = "TELL"
                 with m.Else():
                     m.d.sync += [
                         left.eq(Mux(is_run_end, left - run_left, left - word_bytes)),
@@ -118,6 +119,9 @@ class Extent(wiring.Component):
                     ]
                     with m.If(is_last):
                         m.d.sync += left.eq(0)
+            with m.State("TELL"):
+                m.d.comb += self.done.eq(1)
+                m.next = "IDLE"
 
         return m
 

@@ -188,6 +188,9 @@ class Controller(wiring.Component):
         left = Signal(COUNT_BITS)
         body = Signal(8 * COUNTER_BYTES)  # short answers; one instruction's counters
         body_left = Signal(range(COUNTER_BYTES + 1))
+        in_body = Signal()
+        none_left = Signal(reset_less=True)
+        body_empty = Signal(reset_less=True)
         greeting_index = Signal(range(len(self.greeting) + 1))
         epoch = Signal(32)
 
@@ -488,41 +491,18 @@ class Controller(wiring.Component):
                         Cat(shown_run.ticket, shown_run.aborted, C(0, 31), shown_run.cycles))
                 # The ROM answers a cycle late: each byte is asked for as the one before is given.
                 m.d.comb += greeting_port.en.eq(1)
+                m.d.sync += [none_left.eq(left == 0), body_empty.eq(body_left == 0)]
                 with m.If(self.header.ready):
-                    m.d.sync += greeting_index.eq(1)
+                    m.d.sync += [greeting_index.eq(1), in_body.eq(1)]
                     m.next = "BODY"
             with m.State("BODY"):
-                with m.If(left == 0):
+                with m.If(none_left):
                     m.d.comb += release.eq(is_request)
+                    m.d.sync += in_body.eq(0)
                     m.next = "IDLE"
-                with m.Elif(gives_counters & (body_left == 0)):
+                with m.Elif(gives_counters & body_empty):
+                    m.d.sync += in_body.eq(0)
                     m.next = "COUNTER"
-                with m.Else():
-                    with m.If(gives_data):
-                        m.d.comb += [
-                            self.reply.payload.eq(peeker.o.payload),
-                            self.reply.valid.eq(peeker.o.valid),
-                            peeker.o.ready.eq(self.reply.ready),
-                        ]
-                    with m.Elif(gives_greeting & (left > 4)):
-                        m.d.comb += [
-                            self.reply.payload.eq(greeting_port.data),
-                            self.reply.valid.eq(1),
-                        ]
-                    with m.Else():
-                        m.d.comb += [
-                            self.reply.payload.eq(body[:8]),
-                            self.reply.valid.eq(1),
-                        ]
-                        with m.If(self.reply.ready):
-                            m.d.sync += [
-                                body.eq(body >> 8),
-                                body_left.eq(body_left - 1),
-                            ]
-                    with m.If(self.reply.valid & self.reply.ready):
-                        m.d.sync += left.eq(left - 1)
-                        m.d.comb += greeting_port.en.eq(1)
-                        m.d.sync += greeting_index.eq(greeting_index + 1)
             with m.State("COUNTER"):
                 # The address is out; the counters follow a cycle later.
                 m.next = "COUNTER WAIT"
@@ -530,9 +510,39 @@ class Controller(wiring.Component):
                 m.d.sync += [
                     body.eq(self.counter_data),
                     body_left.eq(COUNTER_BYTES),
+                    body_empty.eq(0),
                     counter_index.eq(counter_index + 1),
+                    in_body.eq(1),
                 ]
                 m.next = "BODY"
+
+        # The answer's bytes. What state and counters say is in registers: their way to the byte and
+        # to those who give it is short.
+        gives = Signal()
+        m.d.comb += gives.eq(in_body & ~none_left & ~(gives_counters & body_empty))
+        with m.If(gives_data):
+            m.d.comb += [
+                self.reply.payload.eq(peeker.o.payload),
+                self.reply.valid.eq(gives & peeker.o.valid),
+                peeker.o.ready.eq(gives & self.reply.ready),
+            ]
+        with m.Else():
+            m.d.comb += [
+                self.reply.payload.eq(Mux(gives_greeting & (left > 4), greeting_port.data,
+                                          body[:8])),
+                self.reply.valid.eq(gives),
+            ]
+            with m.If(gives & self.reply.ready):
+                m.d.comb += greeting_port.en.eq(1)
+                m.d.sync += greeting_index.eq(greeting_index + 1)
+                with m.If(~gives_greeting | (left <= 4)):
+                    m.d.sync += [
+                        body.eq(body >> 8),
+                        body_left.eq(body_left - 1),
+                        body_empty.eq(body_left == 1),
+                    ]
+        with m.If(self.reply.valid & self.reply.ready):
+            m.d.sync += [left.eq(left - 1), none_left.eq(left == 1)]
 
         # After the machine above: a run that ends in the cycle in which it is
         # aborted has ended well.

@@ -177,6 +177,7 @@ class Controller(wiring.Component):
         ]
 
         # The answer being sent.
+        answers = Signal(4)  # Type; DONE stands for ERROR, too
         reply_type = Signal(8)
         reason = Signal(8)
         gives_data = Signal()
@@ -249,32 +250,19 @@ class Controller(wiring.Component):
                         is_exact.eq(exact),
                     ]
 
-        def answer(kind, size=0, to_request=1):
-            """Start an answer of ``size`` bytes; HEADER fetches a short one's."""
-            m.d.sync += [
-                reply_type.eq(kind),
-                gives_data.eq(kind == Type.DATA),
-                gives_greeting.eq(kind == Type.HELLO),
-                gives_counters.eq(kind == Type.COUNTERS),
-                gives_run.eq(kind in (Type.DONE, Type.ERROR)),
-                is_request.eq(to_request),
-                length.eq(size),
-                left.eq(size),
-                body_left.eq(size),
-            ]
-            m.next = "HEADER"
+        def answer(kind, to_request=1):
+            """Start an answer; what it says is worked out in ANSWER and HEADER."""
+            m.d.sync += [answers.eq(kind), is_request.eq(to_request)]
+            m.next = "ANSWER"
 
         def refuse(why):
             m.d.sync += reason.eq(why)
-            answer(Type.NAK, 1)
+            answer(Type.NAK)
 
         def report_run(k, to_request):
             """Answer RUN out of what is kept of it."""
             m.d.sync += shown.eq(k)
-            with m.If(runs[k].fault):
-                answer(Type.ERROR, 3, to_request)
-            with m.Else():
-                answer(Type.DONE, 12, to_request)
+            answer(Type.DONE, to_request)
 
         def abort(k):
             m.d.sync += [
@@ -363,8 +351,7 @@ class Controller(wiring.Component):
                     greeting_index.eq(0),
                 ]
                 with m.If(kinds[Type.HELLO]):
-                    answer(Type.HELLO, len(self.greeting) + 4)
-                    m.d.sync += body_left.eq(0)
+                    answer(Type.HELLO)
                 with m.Elif(kinds[Type.RESET]):
                     m.d.sync += self.clear.eq(1)
                     with m.If(running.any()):
@@ -425,11 +412,6 @@ class Controller(wiring.Component):
                         refuse(Nak.RANGE)
                     with m.Else():
                         answer(Type.COUNTERS)
-                        size = counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES
-                        m.d.sync += [
-                            length.eq(size),
-                            left.eq(size),
-                        ]
             with m.State("ABORT"):
                 # First the runs' answers, then this request is looked at again.
                 m.d.sync += [
@@ -453,10 +435,6 @@ class Controller(wiring.Component):
                 with m.Else():
                     m.d.comb += peeker.start.eq(1)
                     answer(Type.DATA)
-                    m.d.sync += [
-                        length.eq(area.count),
-                        left.eq(area.count),
-                    ]
             with m.State("LOAD"):
                 m.d.comb += [
                     loader.i.valid.eq(self.payload.valid),
@@ -477,6 +455,33 @@ class Controller(wiring.Component):
                         refuse(Nak.RANGE)
                     with m.Else():
                         answer(Type.ACK)
+            with m.State("ANSWER"):
+                is_fault = runs[shown].fault
+                size = Signal(COUNT_BITS)
+                short = Signal.like(body_left)  # bytes of it that lie in `body`
+                with m.Switch(answers):
+                    with m.Case(Type.NAK):
+                        m.d.comb += [size.eq(1), short.eq(1)]
+                    with m.Case(Type.HELLO):
+                        m.d.comb += size.eq(len(self.greeting) + 4)
+                    with m.Case(Type.DATA):
+                        m.d.comb += size.eq(area.count)
+                    with m.Case(Type.COUNTERS):
+                        m.d.comb += size.eq(counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES)
+                    with m.Case(Type.DONE):
+                        m.d.comb += [size.eq(Mux(is_fault, 3, 12)), short.eq(Mux(is_fault, 3, 12))]
+                gives_run_now = answers == Type.DONE
+                m.d.sync += [
+                    reply_type.eq(Mux(gives_run_now & is_fault, Type.ERROR, answers)),
+                    gives_data.eq(answers == Type.DATA),
+                    gives_greeting.eq(answers == Type.HELLO),
+                    gives_counters.eq(answers == Type.COUNTERS),
+                    gives_run.eq(gives_run_now),
+                    length.eq(size),
+                    left.eq(size),
+                    body_left.eq(short),
+                ]
+                m.next = "HEADER"
             with m.State("HEADER"):
                 m.d.comb += self.header.valid.eq(1)
                 shown_run = runs[shown]

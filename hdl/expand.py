@@ -147,6 +147,9 @@ class Expander(wiring.Component):
             is_empty.eq(left == 0),
         ]
 
+        in_setup = Signal()
+        in_byte = Signal()
+        in_window = Signal()
         next_x = kernel_x + setup.stride_w
         next_y = kernel_y + setup.stride_h
         with m.If(self.write_ready):
@@ -162,7 +165,7 @@ class Expander(wiring.Component):
                 with m.If(self.start):
                     m.next = "SETUP"
             with m.State("SETUP"):
-                m.d.comb += self.i.ready.eq(1)
+                m.d.comb += in_setup.eq(1)
                 with m.If(self.i.valid):
                     m.d.sync += [
                         setup.eq(Cat(setup.as_value()[8:], self.i.payload)),
@@ -180,68 +183,71 @@ class Expander(wiring.Component):
                         left.eq(0),
                         is_empty.eq(1),
                     ]
-                m.next = "BYTE"
-            with m.State("BYTE"):
-                # The last write was registered here, and then in the engine.
-                with m.If(is_empty & ~self.write_en & self.write_idle):
-                    m.d.comb += self.done.eq(1)
-                    m.next = "IDLE"
-                with m.Elif(~is_empty):
-                    m.d.comb += self.i.ready.eq(1)
-                    m.d.sync += [
-                        byte.eq(self.i.payload),
-                        line.eq(here),
-                        place.eq(here),
-                        column.eq(setup.column),
-                        row.eq(setup.row),
-                        kernel_x.eq(setup.phase_x),
-                        kernel_y.eq(setup.phase_y),
-                        first_column.eq(setup.column),
-                        first_x.eq(setup.phase_x),
-                        has_left.eq(left_of(setup.phase_x, setup.column != 0)),
-                        first_left.eq(left_of(setup.phase_x, setup.column != 0)),
-                        has_above.eq(above(setup.phase_y, setup.row != 0)),
-                        step.eq(1),
-                    ]
-                    with m.If(is_row_end):
-                        m.d.sync += step.eq(Mux(is_band_end, setup.step_rows, setup.step_row))
-                    with m.Elif(is_column_end):
-                        m.d.sync += step.eq(setup.step_column)
-                    with m.If(self.i.valid):
-                        self._advance(
-                            m, setup, is_pixel_end, is_row_end, is_column_end, is_band_end)
-                        m.d.sync += left.eq(left - 1)
-                        m.next = "WINDOW"
-            with m.State("WINDOW"), m.If(~self.write_en | self.write_ready):
+                m.d.sync += in_byte.eq(1)
+                m.next = "WORK"
+            with m.State("WORK"), m.If(self.done):
+                m.next = "IDLE"
+
+        # The work, told from registers of its own: it is much, and decoding a state takes time.
+        # The last write was registered here, and then in the engine.
+        m.d.comb += [
+            self.done.eq(in_byte & is_empty & ~self.write_en & self.write_idle),
+            self.i.ready.eq((in_byte & ~is_empty) | in_setup),
+        ]
+        with m.If(self.done):
+            m.d.sync += in_byte.eq(0)
+        with m.If(in_byte):
+            m.d.sync += [
+                byte.eq(self.i.payload),
+                line.eq(here),
+                place.eq(here),
+                column.eq(setup.column),
+                row.eq(setup.row),
+                kernel_x.eq(setup.phase_x),
+                kernel_y.eq(setup.phase_y),
+                first_column.eq(setup.column),
+                first_x.eq(setup.phase_x),
+                has_left.eq(left_of(setup.phase_x, setup.column != 0)),
+                first_left.eq(left_of(setup.phase_x, setup.column != 0)),
+                has_above.eq(above(setup.phase_y, setup.row != 0)),
+                step.eq(1),
+            ]
+            with m.If(is_row_end):
+                m.d.sync += step.eq(Mux(is_band_end, setup.step_rows, setup.step_row))
+            with m.Elif(is_column_end):
+                m.d.sync += step.eq(setup.step_column)
+        with m.If(in_byte & self.i.valid & ~is_empty):
+            self._advance(m, setup, is_pixel_end, is_row_end, is_column_end, is_band_end)
+            m.d.sync += [left.eq(left - 1), in_byte.eq(0), in_window.eq(1)]
+        with m.If(in_window & (~self.write_en | self.write_ready)):
+            m.d.sync += [
+                self.write_en.eq(is_window & is_inside),
+                self.write_addr.eq(place[byte_bits:]),
+                self.write_byte.eq(place[:byte_bits]),
+                self.write_data.eq(byte),
+            ]
+            with m.If(is_window & ~is_inside):
+                m.d.sync += self.refused.eq(1)
+            with m.If(has_left):
                 m.d.sync += [
-                    self.write_en.eq(is_window & is_inside),
-                    self.write_addr.eq(place[byte_bits:]),
-                    self.write_byte.eq(place[:byte_bits]),
-                    self.write_data.eq(byte),
+                    place.eq(place + setup.tap_x),
+                    kernel_x.eq(next_x),
+                    column.eq(column - 1),
+                    has_left.eq(left_of(next_x, column != 1)),
                 ]
-                with m.If(is_window & ~is_inside):
-                    m.d.sync += self.refused.eq(1)
-                with m.If(has_left):
-                    m.d.sync += [
-                        place.eq(place + setup.tap_x),
-                        kernel_x.eq(next_x),
-                        column.eq(column - 1),
-                        has_left.eq(left_of(next_x, column != 1)),
-                    ]
-                with m.Elif(has_above):
-                    m.d.sync += [
-                        line.eq(line + setup.tap_y),
-                        place.eq(line + setup.tap_y),
-                        kernel_x.eq(first_x),
-                        column.eq(first_column),
-                        has_left.eq(first_left),
-                        kernel_y.eq(next_y),
-                        row.eq(row - 1),
-                        has_above.eq(above(next_y, row != 1)),
-                    ]
-                with m.Else():
-                    m.d.sync += here.eq(here + step)
-                    m.next = "BYTE"
+            with m.Elif(has_above):
+                m.d.sync += [
+                    line.eq(line + setup.tap_y),
+                    place.eq(line + setup.tap_y),
+                    kernel_x.eq(first_x),
+                    column.eq(first_column),
+                    has_left.eq(first_left),
+                    kernel_y.eq(next_y),
+                    row.eq(row - 1),
+                    has_above.eq(above(next_y, row != 1)),
+                ]
+            with m.Else():
+                m.d.sync += [here.eq(here + step), in_byte.eq(1), in_window.eq(0)]
 
         return m
 

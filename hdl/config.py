@@ -137,6 +137,11 @@ class EngineConfig:
         return self.simd >= 3 and not self.serial
 
     @property
+    def has_product(self) -> bool:
+        """Whether a layer can multiply two tensors: a DSP block a requantiser."""
+        return self.addends > 0 and not self.serial
+
+    @property
     def beats(self) -> int:
         """Beats of ``requantisers`` results that the sums of all lanes make."""
         return self.lanes // self.requantisers

@@ -255,7 +255,7 @@ class Engine(wiring.Component):
             writeback.begin.eq(sequencer.begin),
         ]
         for name in ("dst", "src2", "params", "out_pixel_words", "out_row_gap", "has_add",
-                     "has_table"):
+                     "has_mul", "has_table"):
             m.d.comb += getattr(writeback, name).eq(tail[name])
 
         m.d.comb += [
@@ -275,6 +275,7 @@ class Engine(wiring.Component):
             activations.write_addr.eq(writeback.write_addr),
             activations.write_data.eq(writeback.write_data),
         ]
-        for name in ("zp_y", "lo", "hi", "zp_a", "lo_a", "hi_a", "has_add", "has_table"):
+        for name in ("zp_y", "lo", "hi", "zp_a", "lo_a", "hi_a", "has_add", "has_mul",
+                     "has_table"):
             m.d.comb += getattr(post, name).eq(tail[name])
         return m

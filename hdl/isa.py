@@ -108,11 +108,12 @@ FIELDS: tuple[Field, ...] = (
     Field("zp_y", 9, True, "zero point of the requantised result"),
     Field("lo", 9, True, "lower clamp of the requantised result"),
     Field("hi", 9, True, "upper clamp of the requantised result"),
-    Field("zp_a", 9, True, "zero point of the sum with the skip tensor"),
-    Field("lo_a", 9, True, "lower clamp of the sum with the skip tensor"),
+    Field("zp_a", 9, True, "zero point of the sum with the skip tensor (has_mul: of that tensor)"),
+    Field("lo_a", 9, True, "lower clamp of the sum (has_mul: negative if skip bytes are int8)"),
     Field("hi_a", 9, True, "upper clamp of the sum with the skip tensor"),
     Field("out_row_gap", 16, False, "words between output rows: 0 but in a Resize"),
     Field("columns", 16, False, "out_w; window: columns read, prime + (out_w - 1) * stride_w + 1"),
+    Field("has_mul", 1, False, "with has_add: multiply by the skip tensor before requantising"),
 )
 _BITS = sum(f.bits for f in FIELDS)
 assert _BITS <= INSTRUCTION_BYTES * 8, _BITS
@@ -136,6 +137,11 @@ class Instruction:
     ``[block][kernel row][lane][simd]``, ``simd`` index 2 - kx. The column left of the image is
     never read. A column that completes no result (``prime`` ones at a row's start, those between
     strides) is followed by no idle cycles, nor is a row's last, which ``prime`` columns follow.
+
+    ``has_mul`` (with ``has_add``, on engines with ``has_product``): the sum of a channel, bias
+    included and within -256..255, times ``skip - zp_a`` is what is requantised; addend tables have
+    no part in it. All channels have one multiplier: a word of parameters behind the layer's last
+    must hold it too, as the product meets its multiplier four cycles after the sum met its bias.
     """
 
     op: int = Op.DOT
@@ -178,6 +184,7 @@ class Instruction:
     table: int = 0
     early: int = 0
     window: int = 0
+    has_mul: int = 0
 
     def derived(self) -> dict[str, int]:
         """Products that the address generator would otherwise need multipliers for."""

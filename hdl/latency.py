@@ -8,8 +8,8 @@ from __future__ import annotations
 from .config import EngineConfig
 
 __all__ = [
-    "ADDEND", "BIAS", "REQUANTISER", "SERIAL_REQUANTISER", "SKIP_OFFSET", "TABLE", "post_latency",
-    "requantiser_latency", "skip_offset",
+    "ADDEND", "BIAS", "PRODUCT_OFFSET", "REQUANTISER", "SERIAL_REQUANTISER", "SKIP_OFFSET", "TABLE",
+    "post_latency", "requantiser_latency", "skip_offset",
 ]
 
 BIAS = 1
@@ -21,6 +21,9 @@ TABLE = 2
 # Cycles from a beat's sums to its skip bytes: one before the requantised byte, since the skip
 # bytes are registered before they address the second addend table.
 SKIP_OFFSET = BIAS + REQUANTISER - 1
+# The same in a layer that multiplies by them. The multiplier's input registers take them as they
+# come; two cycles later its product enters the requantiser, so that all takes as long as an add.
+PRODUCT_OFFSET = BIAS + ADDEND - 2
 
 
 def requantiser_latency(config: EngineConfig) -> int:

@@ -5,12 +5,13 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from .addend import Addend
-from .latency import ADDEND, BIAS, SKIP_OFFSET, TABLE, requantiser_latency
+from .latency import ADDEND, BIAS, PRODUCT_OFFSET, SKIP_OFFSET, TABLE, requantiser_latency
 from .latency import post_latency as latency
+from .multiplier import Multiplier
 from .requant import Requantiser
 from .requant_serial import SerialRequantiser
 
-__all__ = ["SKIP_OFFSET", "Post", "Table", "latency"]
+__all__ = ["PRODUCT_OFFSET", "SKIP_OFFSET", "Post", "Table", "latency"]
 
 
 class Table(wiring.Component):
@@ -83,6 +84,11 @@ class Post(wiring.Component):
     ``t + SKIP_OFFSET`` = t + 12, and in that cycle only. They are registered inside, so a byte
     selector behind a memory's output register may drive ``skip`` directly.
 
+    **Products**: with ``has_mul`` (and ``has_add``, on engines with ``config.has_product``) the sum
+    with its bias, of 9 bits, times ``skip - zp_a`` is requantised; ``lo_a`` < 0 tells that skip
+    bytes are int8. They must be on ``skip`` in cycle ``t + PRODUCT_OFFSET`` = t + 3, and the
+    multiplier m on ``i_params`` in cycle t + 4. The latency is that of an add.
+
     With a serial requantiser (``config.serial``) a beat comes every ``config.beat_cycles`` cycles
     or less often, its parameters stay as long, and all latencies grow by the same 41 cycles
     (``latency.skip_offset``). An engine without tables or addends ignores what asks for them.
@@ -111,7 +117,7 @@ class Post(wiring.Component):
         Zero point and bounds of the requantised byte; lo <= hi.
     zp_a, lo_a, hi_a : :py:`In(signed(9))`
         Zero point and bounds of the sum with the skip tensor; lo_a <= hi_a.
-    has_add, has_table : :py:`In(1)`
+    has_add, has_mul, has_table : :py:`In(1)`
         Which steps the layer has.
     addend_index, table_index : :py:`In(8)`
         Pair of addend tables; unary table.
@@ -141,7 +147,7 @@ class Post(wiring.Component):
             "i_valid": In(1), "i_sums": In(32 * width), "i_params": In(64 * width),
             "zp_y": number, "lo": number, "hi": number,
             "zp_a": number, "lo_a": number, "hi_a": number,
-            "has_add": In(1), "has_table": In(1),
+            "has_add": In(1), "has_mul": In(1), "has_table": In(1),
             "addend_index": In(8), "table_index": In(8),
             "skip": In(8 * width),
             "o_valid": Out(1), "o_bytes": Out(8 * width),
@@ -201,6 +207,19 @@ class Post(wiring.Component):
                 result.eq(requantiser.y[:8]),
                 self.o_bytes.word_select(k, 8).eq(result),
             ]
+            if self.config.has_product:
+                m.submodules[f"product{k}"] = product = Multiplier(9, 9)
+                factor = sum_[:9].as_signed()
+                # So late that the skip byte is there, which must be read first.
+                for age in range(2, 1 + PRODUCT_OFFSET):
+                    later = Signal.like(factor, name=f"factor{k}_{age}", reset_less=True)
+                    m.d.sync += later.eq(factor)
+                    factor = later
+                byte = self.skip.word_select(k, 8)
+                number = Cat(byte, byte[7] & (self.lo_a < 0)).as_signed()
+                m.d.comb += [product.a.eq(factor), product.b.eq((number - self.zp_a)[:9].as_signed())]
+                with m.If(self.has_mul):
+                    m.d.comb += requantiser.sum.eq(product.o)
             if self.config.addends:
                 m.submodules[f"addend{k}"] = addend = Addend(self.config.addends)
                 m.d.comb += [
@@ -215,7 +234,7 @@ class Post(wiring.Component):
                     addend.write_byte.eq(write_byte),
                     addend.write_data.eq(write_data),
                 ]
-                with m.If(self.has_add):
+                with m.If(self.has_add & ~self.has_mul):
                     m.d.comb += result.eq(addend.o[:8])
             if self.config.tables:
                 m.submodules[f"table{k}"] = table = Table(self.config.tables)

@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from .latency import post_latency, skip_offset
+from .latency import PRODUCT_OFFSET, post_latency, skip_offset
 from .memories import ActivationMemory, ByteMemory
 
 __all__ = ["WriteBack"]
@@ -16,7 +16,7 @@ class WriteBack(wiring.Component):
 
     A pixel that ends with ``last`` in cycle t has its beats in Post from cycle
     t + :attr:`lead` on, one a cycle: ``post_valid`` and the parameter word are there then,
-    the skip bytes ``SKIP_OFFSET`` cycles later. ``write_*`` is set one cycle after Post's bytes.
+    the skip bytes ``SKIP_OFFSET`` cycles later (``has_mul``: ``PRODUCT_OFFSET``). ``write_*`` is set one cycle after Post's bytes.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class WriteBack(wiring.Component):
     -------
     begin : In(1)
         First cycle of a layer, whose fields are valid from now on.
-    dst, src2, params, out_pixel_words, out_row_gap, has_add, has_table : In
+    dst, src2, params, out_pixel_words, out_row_gap, has_add, has_mul, has_table : In
         Fields of the layer.
     last, row_last, block_last, layer_last : In(1)
         A pixel ends, as from the address generator (delayed).
@@ -71,6 +71,7 @@ class WriteBack(wiring.Component):
             "out_pixel_words": In(16),
             "out_row_gap": In(16),
             "has_add": In(1),
+            "has_mul": In(1),
             "has_table": In(1),
             "last": In(1),
             "row_last": In(1),
@@ -114,18 +115,22 @@ class WriteBack(wiring.Component):
         # Skip bytes: read so early that they are at Post when it wants them.
         if config.addends:
             wanted = to_post + skip_offset(config)
-            read = wanted - ActivationMemory.SKIP_LATENCY
+            read = wanted - ActivationMemory.SKIP_LATENCY - 1
+            is_read, offset, place = valids[read], line[read].offset, line[wanted].place
+            if config.has_product:
+                wanted = to_post + PRODUCT_OFFSET
+                read = wanted - ActivationMemory.SKIP_LATENCY - 1
+                assert read >= 0
+                is_read = Mux(self.has_mul, valids[read], is_read)
+                offset = Mux(self.has_mul, line[read].offset, offset)
+                place = Mux(self.has_mul, line[wanted].place, place)
             skip_en = Signal()
             skip_addr = Signal(16, reset_less=True)
-            m.d.sync += [
-                skip_en.eq(valids[read - 1] & self.has_add),
-                skip_addr.eq(self.src2 + line[read - 1].offset),
-            ]
+            m.d.sync += [skip_en.eq(is_read & self.has_add), skip_addr.eq(self.src2 + offset)]
             m.d.comb += [
                 self.skip_en.eq(skip_en),
                 self.skip_addr.eq(skip_addr),
-                self.post_skip.eq(self.skip_word.word_select(
-                    line[wanted].place, len(self.post_skip))),
+                self.post_skip.eq(self.skip_word.word_select(place, len(self.post_skip))),
             ]
 
         # The tag meets its bytes: one register after the choice of Post's depth.

@@ -221,7 +221,9 @@ class _Layer:
         self.dtype: Any = np.float32 if worst < _EXACT32 else np.float64
         self.taps: Array = taps.astype(self.dtype)
         self.bias: Array = bias.astype(self.dtype)
-        self.pairs = self._pairs(program) if i.has_add else None
+        if i.has_mul:
+            self._check_product(program, taps, bias)
+        self.pairs = self._pairs(program) if i.has_add and not i.has_mul else None
         self.table = self._table(program) if i.has_table else None
         # The padded source is allocated once; only what lies inside the image is written again.
         rows = max(
@@ -323,6 +325,23 @@ class _Layer:
             raise self.wrong("a multiplier is not positive with a binary exponent of -33..9")
         return used["bias"].astype(np.int64), m
 
+    def _check_product(self, program: Program, taps: Array, bias: Array) -> None:
+        """Rules of layers that multiply two tensors."""
+        i, config = self.i, self.config
+        if not (i.has_add and config.has_product):
+            raise self.wrong("a product needs has_add and an engine with multipliers for it")
+        ends = np.stack([taps * x for x in ((0, 255) if i.x_unsigned else (-128, 127))])
+        low, high = ((side.sum(0) + bias) for side in (ends.min(0), ends.max(0)))
+        if i.acc_max or low.min() < -256 or high.max() > 255:
+            raise self.wrong(
+                f"multiplies sums of {low.min()}..{high.max()}, the engine's factors have 9 bits"
+            )
+        first = i.params * config.requantisers
+        params = np.frombuffer(program.params, _PARAM)
+        used = params["m"][first : first + self.channels + config.requantisers]
+        if len(used) <= self.channels or (used != used[0]).any():
+            raise self.wrong("a product's multiplier is not that of all parameters and a word more")
+
     def _pairs(self, program: Program) -> npt.NDArray[np.int32]:
         pairs = np.frombuffer(program.addends, "<i4").reshape(-1, 256, 2)
         if self.i.addend >= len(pairs):
@@ -382,15 +401,19 @@ class _Layer:
         acc = acc.reshape(i.pixels, self.channels) + self.bias
         if self.wraps:
             acc = acc.astype(np.int64).astype(np.int32)
-        value = np.rint(acc.astype(np.float32) * self.m)
-        value += np.float32(i.zp_y)
-        result = np.clip(value, i.lo, i.hi).astype(np.int32).astype(np.uint8)
         width = self.config.word_bytes
         steps = (self.result_row * width, i.out_pixel_words * width)
         shape = (i.out_h, i.out_w, self.channels)
+        skip = _pixels(memory, i.src2, shape, steps) if i.has_add else None
+        if i.has_mul:
+            assert skip is not None
+            factor = (skip.view(np.int8) if i.lo_a < 0 else skip).astype(self.dtype) - i.zp_a
+            acc *= factor.reshape(acc.shape)
+        value = np.rint(acc.astype(np.float32) * self.m)
+        value += np.float32(i.zp_y)
+        result = np.clip(value, i.lo, i.hi).astype(np.int32).astype(np.uint8)
         result = result.reshape(shape)
         if self.pairs is not None:
-            skip = _pixels(memory, i.src2, shape, steps)
             total = (self.pairs[result, 0] + self.pairs[skip, 1]) >> 16
             result = np.clip(total + i.zp_a, i.lo_a, i.hi_a).astype(np.uint8)
         if self.table is not None:

@@ -73,12 +73,15 @@ def execute(mem: Memories, i: Any) -> None:
                 totals[k] = (w * data).sum(1) if i.op == 1 else w[:, own] * data
             sums = totals.max(0) if i.acc_max else totals.sum(0)
             channel = i.params * c.requantisers + block * c.lanes + np.arange(c.lanes)
-            y8 = requant(sums + mem.bias[channel], mem.m[channel], i.zp_y, i.lo, i.hi)
+            total = sums + mem.bias[channel]
             offset = pixel * i.out_pixel_words + oy * i.out_row_gap
             place = (i.dst + offset) * c.word_bytes + block * c.lanes
-            if i.has_add:
-                skip = (i.src2 + offset) * c.word_bytes + block * c.lanes
-                b = source.reshape(-1)[skip : skip + c.lanes]
+            skip = (i.src2 + offset) * c.word_bytes + block * c.lanes
+            b = source.reshape(-1)[skip : skip + c.lanes]
+            if i.has_mul:
+                total = total * ((b.view(np.int8) if i.lo_a < 0 else b).astype(np.int64) - i.zp_a)
+            y8 = requant(total, mem.m[channel], i.zp_y, i.lo, i.hi)
+            if i.has_add and not i.has_mul:
                 t = mem.addends[i.addend].astype(np.int64)
                 y8 = np.clip(((t[y8 & 255, 0] + t[b, 1]) >> 16) + i.zp_a, i.lo_a, i.hi_a)
             out = (y8 & 255).astype(np.uint8)

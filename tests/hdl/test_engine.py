@@ -459,6 +459,43 @@ def test_residual_add_and_table():
     run_program(TINY, [*layers, END])
 
 
+@pytest.mark.parametrize("config", [TINY, shape(4, 4, 1), shape(4, 4, 4), shape(8, 4, 2)], ids=name)
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_products_of_two_tensors(config, unsigned):
+    """Signed and unsigned factors at their limits, among other layers and early starts."""
+    config = replace(config, act_bank_words=32, weight_words=48, param_words=48)
+    low = 0 if unsigned else -128
+    zp, at = 9 if unsigned else -119, 12
+    code = with_idle(
+        config, op=Op.LANE, src=3, dst=64, src2=36, weights=40, weight_hold=1, params=at, blocks=2,
+        out_h=2, out_w=3, in_h=2, in_w=3, pixel_words=2, out_pixel_words=2, x_unsigned=unsigned,
+        has_add=1, has_mul=1, zp_y=-3, zp_a=low + 200, lo_a=low, addend=0,
+    )
+    layers = [
+        matrix(config, dst=36), code, replace(code, src=64, dst=2, src2=38, out_h=1, has_table=1),
+        conv(config, src=2, dst=70), replace(code, src=70, src2=2, dst=36, out_w=1, idle=9),
+        matrix(config, src=36, dst=10, has_add=1, src2=70),
+    ]
+    layers = with_early_starts(config, [*layers, END])
+    assert max(i.early for i in layers) > 0
+
+    async def testbench(bench):
+        mem, channels = bench.memories, config.requantisers
+        mem.weights[40] = 0
+        mem.weights[40, :, 0] = 1
+        used = slice(at * channels, (at + 2 * config.beats) * channels)
+        mem.bias[used] = -zp
+        mem.m[used.start : used.stop + channels] = np.float32(0.0071)
+        mem.act[::3, ::2] = low & 255
+        mem.act[1::5] = low + 255 & 255
+        await bench.load([*layers, replace(code, params=at + 1)])
+        for first in range(len(layers) - 2):
+            await bench.check(layers, first, 2)
+        await bench.check(layers)
+
+    Bench(config).run(testbench)
+
+
 def test_result_between_other_channels():
     """Concatenation: a layer writes some words of wider pixels and leaves the others alone."""
     layers = [conv(TINY, dst=34, out_pixel_words=4), conv(TINY, dst=32, out_pixel_words=4)]

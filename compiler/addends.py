@@ -78,16 +78,16 @@ def solve(spec: AddSpec) -> AddTables:
     return _solve(*quants, spec.lo, spec.hi, spec.subtract)
 
 
-_Numbers = tuple[float, int, Literal["int8", "uint8"]]
+Numbers = tuple[float, int, Literal["int8", "uint8"]]
 
 
-def _quant(numbers: _Numbers) -> Quant:
+def quant_from(numbers: Numbers) -> Quant:
     return Quant(np.float32(numbers[0]), numbers[1], numbers[2])
 
 
 @lru_cache(maxsize=256)
-def _solve(a: _Numbers, b: _Numbers, y: _Numbers, lo: int, hi: int, subtract: bool) -> AddTables:
-    spec = AddSpec(_quant(a), _quant(b), _quant(y), lo, hi, subtract)
+def _solve(a: Numbers, b: Numbers, y: Numbers, lo: int, hi: int, subtract: bool) -> AddTables:
+    spec = AddSpec(quant_from(a), quant_from(b), quant_from(y), lo, hi, subtract)
     want = add_semantic(spec)
     zero_point = spec.y.zero_point
     low = np.where(want > lo, (want - zero_point) << SHIFT, -_FREE)

@@ -47,6 +47,7 @@ from .units import (
     ConcatSpec,
     ConvSpec,
     Graph,
+    MulSpec,
     PadSpec,
     PoolSpec,
     Quant,
@@ -255,7 +256,7 @@ class _Stage(OnnxWriter):
         lo, hi = (bound + y.zero_point - spec.y.zero_point for bound in (spec.lo, spec.hi))
         plain = spec.table is None and (lo, hi) == (0, 255)
         raw = out if plain else self.fresh(f"{tensor}/raw")
-        if isinstance(spec, AddSpec):
+        if isinstance(spec, AddSpec | MulSpec):
             self.add(unit.name, spec, sources, y, raw)
         elif isinstance(spec, ConvSpec) and spec.matrix:
             self.matrix(unit, spec, sources[0], y, raw)
@@ -326,13 +327,16 @@ class _Stage(OnnxWriter):
         )
         self.conv(unit.name, ones, source, y, out)
 
-    def add(self, name: str, spec: AddSpec, sources: list[str], y: Quant, out: str) -> None:
+    def add(
+        self, name: str, spec: AddSpec | MulSpec, sources: list[str], y: Quant, out: str
+    ) -> None:
         reals = []
         for source, quant, part in zip(sources, (spec.a, spec.b), "ab", strict=True):
             inputs = [source, *self.quantisation(name, part, _twin(quant))]
             real = self.fresh(f"{out}/{part}")
             reals.append(self.node("DequantizeLinear", inputs, real, f"{name}/{part}"))
-        total = self.node("Sub" if spec.subtract else "Add", reals, self.fresh(f"{out}/sum"), name)
+        kind = "Mul" if isinstance(spec, MulSpec) else "Sub" if spec.subtract else "Add"
+        total = self.node(kind, reals, self.fresh(f"{out}/sum"), name)
         inputs = [total, *self.quantisation(name, "y", y)]
         self.node("QuantizeLinear", inputs, out, f"{name}/quantise")
 

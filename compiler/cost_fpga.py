@@ -86,7 +86,7 @@ def _attribute(graph: Graph, program: Program, cycles: dict[str, int]) -> None:
     owner = {node: u.name for u in graph.units for node in (*u.nodes, u.name)}
     for note in program.layers:
         units = list(dict.fromkeys(owner[n] for n in (*note.nodes, note.unit) if n in owner))
-        heads = [n for n in units if graph.unit(n).kind in ("conv", "pool")]
+        heads = [n for n in units if graph.unit(n).kind in ("conv", "pool", "mul")]
         count = note.cycles
         if len(units) > 1:
             instruction = program.instructions[note.instruction]

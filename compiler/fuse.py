@@ -16,12 +16,14 @@ import numpy.typing as npt
 
 from .addends import add_semantic
 from .joint import Joints
+from .products import mul_semantic
 from .units import (
     AddSpec,
     Array,
     ConcatSpec,
     ConvSpec,
     Graph,
+    MulSpec,
     PadSpec,
     PoolSpec,
     ResizeSpec,
@@ -37,9 +39,10 @@ class Group:
     """One instruction in the making.
 
     ``source`` is the tensor it reads; ``head`` the unit that computes (None: a copy of ``source``);
-    ``skip`` and ``swapped`` belong to ``add``: swapped when the instruction's own result is the
-    Add's second operand. ``part``: the result is only this run of the output's channels (first,
-    count). ``phase``: it is only every so many rows and columns of the output, from this one on.
+    ``skip`` is the second operand of ``add`` or of a Mul as head; swapped when the instruction's
+    own result is the Add's second operand. ``part``: the result is only this run of the output's
+    channels (first, count). ``phase``: it is only every so many rows and columns of the output,
+    from this one on.
     """
 
     source: str
@@ -97,11 +100,16 @@ def fuse(graph: Graph, units: list[Unit], joints: Joints) -> list[Group]:
             _join(groups, {n: makers(n) for n in alone}, unit, spec, joints)
         elif isinstance(spec, TableSpec):
             _append_table(groups, producer(unit.inputs[0]), unit, spec.table)
-        elif isinstance(spec, AddSpec) and root[unit.inputs[0]] == root[unit.inputs[1]]:
-            # A tensor added to itself is a function of one byte.
-            own = np.diagonal(add_semantic(spec)).astype(spec.y.dtype).view(np.uint8)
+        elif isinstance(spec, AddSpec | MulSpec) and root[unit.inputs[0]] == root[unit.inputs[1]]:
+            # A tensor joined with itself is a function of one byte.
+            pairs = add_semantic(spec) if isinstance(spec, AddSpec) else mul_semantic(spec)
+            own = np.diagonal(pairs).astype(spec.y.dtype).view(np.uint8)
             both = producer(unit.inputs[0]) if unit.inputs[0] != unit.inputs[1] else None
             _append_table(groups, both, unit, _compose(own, spec.table))
+        elif isinstance(spec, MulSpec):
+            first, second = unit.inputs
+            group = Group(first, unit.outputs[0], [unit], unit, skip=second, table=spec.table)
+            groups.append(group)
         elif isinstance(spec, AddSpec):
             _append_add(groups, [producer(n) for n in unit.inputs], unit, spec, root)
     return groups
@@ -116,14 +124,14 @@ def _join(
 ) -> None:
     """Place each input in the joint tensor, or else append a copy."""
     (out,) = unit.outputs
-    made = {g.output for g in groups if g.add is None}
+    made = {g.output for g in groups if g.skip is None}
     added = joints.is_added(out)
     copies = []
     for k, (name, first, channels) in enumerate(joints.parts(unit, spec)):
         table, own, free = spec.tables[k], makers.get(name, []), joints.may_live_inside(name)
         if table is None and free and not added and joints.is_made(name, made):
             joints.inside[name] = (out, first)
-        elif own and free and not any(g.add or g.part for g in own):
+        elif own and free and not any(g.skip or g.part for g in own):
             # Nobody else reads it: its producer may change the scale at once.
             for maker in own:
                 maker.table = table if maker.table is None else _compose(maker.table, table)
@@ -157,7 +165,7 @@ def _append_add(
         # Source and skip tensor are read in the same cycle and so must be two tensors.
         if (
             maker is None
-            or maker.add
+            or maker.skip is not None
             or maker.table is not None
             or root[maker.source] == root[skip]
         ):

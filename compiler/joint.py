@@ -2,7 +2,7 @@
 
 An input of a Concat *is* a run of the joint tensor's channels wherever nothing forbids it: its
 producer writes there (with the joint's words from pixel to pixel), its other readers read there,
-and the Concat costs nothing. What forbids it: a residual Add at either end (a skip tensor has as
+and the Concat costs nothing. What forbids it: an Add or Mul at either end (a skip tensor has as
 many words a pixel as the result, and lies in another bank than the source), a border of the stage
 (the host sees whole tensors), a scale other than the joint's while others read the input as it is,
 a second Concat. Then the lanes copy.
@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from .layout import hwc_of
-from .units import AddSpec, ConcatSpec, Graph, Unit
+from .units import AddSpec, ConcatSpec, Graph, MulSpec, Unit
 
 __all__ = ["Joints"]
 
@@ -48,10 +48,10 @@ class Joints:
         return not self.is_added(name) and not any(n in self.kept for n in same)
 
     def is_added(self, name: str) -> bool:
-        """Whether an Add reads a tensor, and so perhaps as a skip tensor."""
+        """Whether an Add or Mul reads a tensor, and so perhaps as a skip tensor."""
         same = {n for n, r in self.root.items() if r == name}
         return any(
-            isinstance(unit.spec, AddSpec) and same.intersection(unit.inputs)
+            isinstance(unit.spec, AddSpec | MulSpec) and same.intersection(unit.inputs)
             for unit in self.graph.units
         )
 

@@ -15,7 +15,7 @@ from trivet.hdl.config import EngineConfig
 from trivet.hdl.isa import Expand, Instruction, Op, predicted_cycles
 
 from .pack import encode_m, pack_dot, pack_lane, pack_params, pack_shared_one, pack_window
-from .units import Array, ConvSpec, PadSpec, PoolSpec, Quant
+from .units import Array, ConvSpec, MulSpec, PadSpec, PoolSpec, Quant
 
 __all__ = [
     "Hwc",
@@ -25,6 +25,7 @@ __all__ = [
     "copy_layer",
     "expanded_layer",
     "expansion",
+    "mul_layer",
     "pad_layer",
     "pool_layer",
 ]
@@ -150,6 +151,20 @@ def pad_layer(spec: PadSpec, source: Hwc, out: Hwc, config: EngineConfig) -> Lay
     x = replace(spec.x, zero_point=spec.value)  # what padding feeds
     instruction = _geometry(start, x, source, out, (1, 1), config, pads=spec.pads)
     return _pointwise(instruction, 0, np.float32(1), source[2], config)
+
+
+def mul_layer(spec: MulSpec, m: np.float32, hwc: Hwc, config: EngineConfig) -> Layer:
+    """A copy of the first tensor less its zero point; the second one's address and zero point are
+    still to come."""
+    start = Instruction(
+        op=Op.LANE, weight_hold=1, zp_y=spec.y.zero_point, lo=spec.lo, hi=spec.hi,
+        has_add=1, has_mul=1, zp_a=spec.b.zero_point, lo_a=spec.b.lo,
+    )  # fmt: skip
+    instruction = _geometry(start, replace(spec.a, zero_point=0), hwc, hwc, (1, 1), config)
+    # One word of parameters more than there are channels, with the same multiplier.
+    channels = instruction.blocks * config.lanes + config.requantisers
+    layer = _pointwise(instruction, -spec.a.zero_point, m, channels, config)
+    return replace(layer, params=layer.params[: channels * 8])
 
 
 def copy_layer(x: Quant, hwc: Hwc, config: EngineConfig) -> Layer:

@@ -38,12 +38,25 @@ from .layers import (
     copy_layer,
     expanded_layer,
     expansion,
+    mul_layer,
     pad_layer,
     pool_layer,
 )
 from .layout import hwc_of, is_direct, nhwc_index, view_index, words_of
 from .pack import Pool
-from .units import AddSpec, Array, ConcatSpec, ConvSpec, Graph, PadSpec, PoolSpec, ResizeSpec, Unit
+from .products import InexactMul, factor
+from .units import (
+    AddSpec,
+    Array,
+    ConcatSpec,
+    ConvSpec,
+    Graph,
+    MulSpec,
+    PadSpec,
+    PoolSpec,
+    ResizeSpec,
+    Unit,
+)
 
 __all__ = ["lower", "refusal"]
 
@@ -142,8 +155,8 @@ def refusal(graph: Graph, unit: Unit, config: EngineConfig) -> str | None:
         _check_tensors(graph, unit, config)
         if unit.kind == "view":
             _check_view(graph, unit, config)
-        elif isinstance(unit.spec, AddSpec):
-            _check_add(graph, unit, unit.spec, config)
+        elif isinstance(unit.spec, AddSpec | MulSpec):
+            _check_pair(graph, unit, unit.spec, config)
         elif isinstance(unit.spec, ConcatSpec):
             _check_concat(graph, unit, config)
         else:
@@ -151,7 +164,7 @@ def refusal(graph: Graph, unit: Unit, config: EngineConfig) -> str | None:
             if getattr(unit.spec, "table", None) is not None:
                 _check_table(config)
             _head_layer(graph, unit, source, _Value(source), config)
-    except (Unfit, InexactAdd) as e:
+    except (Unfit, InexactAdd, InexactMul) as e:
         return str(e)
     return None
 
@@ -299,26 +312,35 @@ def _check_joints(graph: Graph, units: list[Unit], config: EngineConfig) -> None
                 raise CompileError(f"node '{unit.name}': {e}") from e
 
 
-def _check_add(graph: Graph, unit: Unit, spec: AddSpec, config: EngineConfig) -> None:
+def _check_pair(graph: Graph, unit: Unit, spec: AddSpec | MulSpec, config: EngineConfig) -> None:
+    does = "adds" if isinstance(spec, AddSpec) else "multiplies"
     shapes = {graph.tensors[n].shape for n in (*unit.inputs, *unit.outputs)}
     if len(shapes) > 1:
         raise Unfit(
-            f"it broadcasts shapes {sorted(shapes)}, the engine adds equal shapes; "
+            f"it broadcasts shapes {sorted(shapes)}, the engine {does} equal shapes; "
             "place it on a CPU or GPU"
         )
     if unit.inputs[0] == unit.inputs[1]:
         _check_table(config)
         return
-    if not config.addends:
+    if isinstance(spec, AddSpec) and not config.addends:
         raise Unfit(
             "it adds two tensors, the engine has no addend tables; choose one with some, "
             "or keep it on a CPU or GPU"
+        )
+    if isinstance(spec, MulSpec) and not config.has_product:
+        raise Unfit(
+            "it multiplies two tensors, which only engines with addend tables and without a "
+            "serial requantiser do; choose such a one, or keep it on a CPU or GPU"
         )
     if config.act_banks < 2:
         raise Unfit(
             "it reads two tensors at once, the engine has 1 activation bank; choose one with 2"
         )
-    solve(spec)
+    if isinstance(spec, AddSpec):
+        solve(spec)
+    else:
+        factor(spec)
 
 
 def _check_table(config: EngineConfig) -> None:
@@ -371,14 +393,19 @@ def _build(graph: Graph, group: Group, values: dict[str, _Value], config: Engine
     try:
         if group.skip is not None and values[group.skip].index is not None:
             raise Unfit(
-                f"it adds '{group.skip}' through a view that moves bytes; "
+                f"it reads '{group.skip}' through a view that moves bytes; "
                 "place that view on a CPU or GPU"
             )
         if group.add is not None and group.add_spec is not None:
-            _check_add(graph, group.add, group.add_spec, config)
+            _check_pair(graph, group.add, group.add_spec, config)
         unit = group.head or group.units[0]
-        return _head_layer(graph, unit, group.source, values[group.source], config)
-    except (Unfit, InexactAdd) as e:
+        layer = _head_layer(graph, unit, group.source, values[group.source], config)
+        if group.skip is not None and isinstance(unit.spec, MulSpec):
+            _check_pair(graph, unit, unit.spec, config)
+            hwc = hwc_of(graph.tensors[group.source].shape)
+            layer = mul_layer(unit.spec, factor(unit.spec), hwc, config)
+        return layer
+    except (Unfit, InexactAdd, InexactMul) as e:
         raise CompileError(f"node '{unit.name}': {e}") from e
 
 
@@ -557,6 +584,8 @@ class _Assembler:
                 addend=self.store(group, "addend", self.addends, _pairs(group), config.addends),
                 zp_a=spec.y.zero_point, lo_a=spec.lo, hi_a=spec.hi,
             )  # fmt: skip
+        elif group.skip is not None:
+            instruction = replace(instruction, src2=self.address(group.skip))
         if group.table is not None:
             data = np.asarray(group.table, np.uint8).tobytes()
             index = self.store(group, "table", self.tables, data, config.tables)

@@ -154,8 +154,10 @@ class _Mapper:
             elif is_op(node, "Resize"):
                 name = node.inputs[0].name if node.inputs[0] is not None else None
                 self._take(match_resize(node, self.quants.get(str(name))))
-            elif is_op(node, "Mul", "Div") and self._joins(node):
-                raise Refused("it takes two tensors; the engine only adds and subtracts them")
+            elif is_op(node, "Mul") and self._joins(node):
+                self._take(match_add(node))
+            elif is_op(node, "Div") and self._joins(node):
+                raise Refused("it takes two tensors; the engine divides none")
         except Refused as e:
             self.reasons[id(node)] = f"{node.op_type}: {e}"
 
@@ -212,7 +214,9 @@ class _Mapper:
         self,
         anchor: ir.Node,
         nodes: tuple[ir.Node, ...],
-        kind: Literal["conv", "add", "pool", "table", "concat", "pad", "resize", "view", "other"],
+        kind: Literal[
+            "conv", "add", "mul", "pool", "table", "concat", "pad", "resize", "view", "other"
+        ],
         *,
         inputs: tuple[str, ...],
         outputs: tuple[str, ...],

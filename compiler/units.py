@@ -18,6 +18,7 @@ __all__ = [
     "ConcatSpec",
     "ConvSpec",
     "Graph",
+    "MulSpec",
     "PadSpec",
     "PoolSpec",
     "Quant",
@@ -101,6 +102,22 @@ class AddSpec:
 
 
 @dataclass(frozen=True)
+class MulSpec:
+    """Product of two int8 tensors of one shape.
+
+    ``y = clamp(rint(f32(f32(a - za) * sa * f32(b - zb) * sb) / sy) + zy, lo, hi)`` in float32, both
+    operands first.
+    """
+
+    a: Quant
+    b: Quant
+    y: Quant
+    lo: int
+    hi: int
+    table: Array | None = None
+
+
+@dataclass(frozen=True)
 class PoolSpec:
     """MaxPool or AveragePool over ``kernel``; a global pool has the input's size as its kernel.
 
@@ -162,7 +179,7 @@ class ResizeSpec:
     factors: tuple[int, int]
 
 
-Spec = ConvSpec | AddSpec | PoolSpec | TableSpec | ConcatSpec | PadSpec | ResizeSpec
+Spec = ConvSpec | AddSpec | MulSpec | PoolSpec | TableSpec | ConcatSpec | PadSpec | ResizeSpec
 
 
 @dataclass(frozen=True)
@@ -175,7 +192,7 @@ class Unit:
     """
 
     name: str  # that of its anchor node: Conv, MatMul, Add, ...
-    kind: Literal["conv", "add", "pool", "table", "concat", "pad", "resize", "view", "other"]
+    kind: Literal["conv", "add", "mul", "pool", "table", "concat", "pad", "resize", "view", "other"]
     nodes: tuple[str, ...]  # stable ONNX node names, as after load
     inputs: tuple[str, ...]  # activation tensors, not constants
     outputs: tuple[str, ...]

@@ -217,7 +217,10 @@ class Post(wiring.Component):
                     factor = later
                 byte = self.skip.word_select(k, 8)
                 number = Cat(byte, byte[7] & (self.lo_a < 0)).as_signed()
-                m.d.comb += [product.a.eq(factor), product.b.eq((number - self.zp_a)[:9].as_signed())]
+                m.d.comb += [
+                    product.a.eq(factor),
+                    product.b.eq((number - self.zp_a)[:9].as_signed()),
+                ]
                 with m.If(self.has_mul):
                     m.d.comb += requantiser.sum.eq(product.o)
             if self.config.addends:

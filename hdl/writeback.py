@@ -16,7 +16,8 @@ class WriteBack(wiring.Component):
 
     A pixel that ends with ``last`` in cycle t has its beats in Post from cycle
     t + :attr:`lead` on, one a cycle: ``post_valid`` and the parameter word are there then,
-    the skip bytes ``SKIP_OFFSET`` cycles later (``has_mul``: ``PRODUCT_OFFSET``). ``write_*`` is set one cycle after Post's bytes.
+    the skip bytes ``SKIP_OFFSET`` cycles later (``has_mul``: ``PRODUCT_OFFSET``). ``write_*`` is
+    set one cycle after Post's bytes.
 
     Parameters
     ----------

@@ -135,6 +135,28 @@ def add(
     return np.clip(bounded + zy, lo, hi).astype(dtype or a.dtype)
 
 
+def mul(
+    a: Array,
+    b: Array,
+    scale_a: float,
+    scale_b: float,
+    scale_y: float,
+    za: int,
+    zb: int,
+    zy: int,
+    lo: int,
+    hi: int,
+    dtype: Any = None,
+) -> Array:
+    """Float32 dequantise, multiply, quantise: every step rounds to float32."""
+    real_a = (a.astype(np.int64) - za).astype(np.float32) * np.float32(scale_a)
+    real_b = (b.astype(np.int64) - zb).astype(np.float32) * np.float32(scale_b)
+    steps = np.rint(real_a * real_b / np.float32(scale_y))
+    assert steps.dtype == np.float32
+    bounded = np.clip(steps, -(2.0**24), 2.0**24).astype(np.int64)
+    return np.clip(bounded + zy, lo, hi).astype(dtype or a.dtype)
+
+
 def maxpool(
     x: Array,
     kernel: tuple[int, int],

@@ -19,6 +19,7 @@ from trivet.compiler.units import (
     ConcatSpec,
     ConvSpec,
     Graph,
+    MulSpec,
     PadSpec,
     PoolSpec,
     ResizeSpec,
@@ -84,6 +85,17 @@ def run_unit(graph: Graph, unit: Unit, values: dict[str, Array]) -> dict[str, Ar
             spec.lo,
             spec.hi,
             spec.subtract,
+            y.dtype,
+        )
+    elif isinstance(spec, MulSpec):
+        quants = (spec.a, spec.b, y)
+        value = golden.mul(
+            x,
+            values[unit.inputs[1]],
+            *(float(q.scale) for q in quants),
+            *(q.zero_point for q in quants),
+            spec.lo,
+            spec.hi,
             y.dtype,
         )
     elif isinstance(spec, PoolSpec) and spec.op == "max":

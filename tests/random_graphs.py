@@ -20,6 +20,7 @@ from trivet.compiler.units import (
     ConcatSpec,
     ConvSpec,
     Graph,
+    MulSpec,
     PadSpec,
     PoolSpec,
     Quant,
@@ -42,6 +43,7 @@ Kind = Literal[
     "concat",
     "pad",
     "resize",
+    "mul",
 ]
 KINDS: tuple[Kind, ...] = ("conv", "depthwise", "matrix", "add", "sub", "max", "average", "table")
 ALL_KINDS: tuple[Kind, ...] = (
@@ -49,6 +51,7 @@ ALL_KINDS: tuple[Kind, ...] = (
     "concat",
     "pad",
     "resize",
+    "mul",
 )  # KINDS stays: seeds mean the same graphs
 Dtype = Literal["int8", "uint8"]
 
@@ -105,7 +108,7 @@ def single(
     builder = _Builder(seed, dtype, channels, side, tables, any_groups)
     if kind == "matrix":
         builder.step(kind, builder.matrix_input())
-    elif kind in ("add", "sub"):
+    elif kind in ("add", "sub", "mul"):
         first = builder.image_input()
         second = builder.new_input(builder.tensors[first].shape)
         builder.join(kind, first, second)
@@ -153,7 +156,7 @@ class _Builder:
         tail = min(size - 1, int(self.rng.integers(1, 3))) if wants_matrix else 0
         while len(self.units) < max(1, size - tail - (1 if tail else 0)):
             kind = images[self.rng.integers(len(images))]
-            if kind in ("add", "sub"):
+            if kind in ("add", "sub", "mul"):
                 here = self.residual(kind, here)
             else:
                 here = self.branches(here) if kind == "concat" else self.step(kind, here)
@@ -230,7 +233,7 @@ class _Builder:
         return self.conv(source, depthwise=kind == "depthwise")
 
     def residual(self, kind: Kind, source: str) -> str:
-        """One or two convolutions that keep the shape, then Add or Sub with their source."""
+        """One or two convolutions that keep the shape, then Add, Sub or Mul with their source."""
         depth = self.tensors[source].shape[1]
         branch = source
         for _ in range(1 + int(self.rng.random() < 0.5)):
@@ -365,6 +368,8 @@ class _Builder:
 
     def join(self, kind: Kind, first: str, second: str) -> str:
         a, b = self.quant(first), self.quant(second)
+        if kind == "mul":
+            return self.product(first, second)
         spread = float(np.hypot(self.spread(first), self.spread(second)))
         y = Quant(np.float32(max(spread, 1e-6) / 40), self.random_zero_point(), self.dtype)
         lo, hi = self.clamp(y)
@@ -380,6 +385,20 @@ class _Builder:
         table, value = self.fuse_table(value)
         spec = AddSpec(a, b, y, lo, hi, kind == "sub", table)
         return self.emit("add", (first, second), y, value, spec, 0)
+
+    def product(self, first: str, second: str) -> str:
+        a, b = self.quant(first), self.quant(second)
+        values = [self.values[name] for name in (first, second)]
+        centred = (values[0].astype(np.float64) - a.zero_point) * (values[1] - float(b.zero_point))
+        spread = float(np.abs(centred).mean()) * float(a.scale) * float(b.scale)
+        scale = np.float32(max(spread, 1e-6) / 40)
+        y = Quant(scale, self.random_zero_point(), self.dtype)
+        lo, hi = self.clamp(y)
+        numbers = [*(float(q.scale) for q in (a, b, y)), *(q.zero_point for q in (a, b, y))]
+        value = golden.mul(*values, *numbers, lo, hi)  # type: ignore[arg-type]
+        table, value = self.fuse_table(value)
+        spec = MulSpec(a, b, y, lo, hi, table)
+        return self.emit("mul", (first, second), y, value, spec, 0)
 
     def lookup(self, source: str) -> str:
         x = self.quant(source)

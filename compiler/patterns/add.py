@@ -1,11 +1,11 @@
-"""Residual Add and Sub of two int8 tensors, as :class:`AddSpec`."""
+"""Add, Sub and Mul of two int8 tensors, as :class:`AddSpec` and :class:`MulSpec`."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from trivet.compiler.passes.graph import shape_of
-from trivet.compiler.units import AddSpec
+from trivet.compiler.units import AddSpec, MulSpec
 
 from .quant import Match, Refused, source, tail
 
@@ -13,12 +13,15 @@ __all__ = ["match_add"]
 
 
 def match_add(node: ir.Node) -> Match:
-    """AddSpec of an Add or Sub between int8 tensors of one shape; Refused says why not."""
+    """AddSpec or MulSpec of a node between int8 tensors of one shape; Refused says why not."""
     a, b = source(node.inputs[0]), source(node.inputs[1])
     shapes = shape_of(a.tensor), shape_of(b.tensor)
     if None in shapes or shapes[0] != shapes[1]:
         raise Refused(f"it broadcasts shapes {shapes[0]} and {shapes[1]}, must be equal")
     end = tail(node.outputs[0], node.op_type)
-    spec = AddSpec(a.quant, b.quant, end.quant, end.lo, end.hi, subtract=node.op_type == "Sub")
     nodes = (a.node, b.node, node, *end.nodes)
+    if node.op_type == "Mul":
+        product = MulSpec(a.quant, b.quant, end.quant, end.lo, end.hi)
+        return Match(node, nodes, "mul", (a.tensor, b.tensor), end.tensor, product)
+    spec = AddSpec(a.quant, b.quant, end.quant, end.lo, end.hi, subtract=node.op_type == "Sub")
     return Match(node, nodes, "add", (a.tensor, b.tensor), end.tensor, spec)

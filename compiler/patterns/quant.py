@@ -44,7 +44,7 @@ class Match:
 
     anchor: ir.Node
     nodes: tuple[ir.Node, ...]
-    kind: Literal["conv", "add", "pool", "table", "concat", "pad", "resize"]
+    kind: Literal["conv", "add", "mul", "pool", "table", "concat", "pad", "resize"]
     inputs: tuple[ir.Value, ...]
     output: ir.Value
     spec: object

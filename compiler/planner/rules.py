@@ -80,10 +80,11 @@ def _memory(
 
 
 def _budget_share(device: RigDevice) -> float:
-    """Hard multipliers: the lanes' own and 4 for each requantiser (DESIGN section 6)."""
+    """Hard multipliers: the lanes' own and, for each requantiser, 4 and 1 for products."""
     assert device.board is not None
     assert device.engine is not None
-    needed = device.engine.multipliers + 4 * device.engine.requantisers
+    engine = device.engine
+    needed = engine.multipliers + (4 + engine.has_product) * engine.requantisers
     return needed / boards.get(device.board).resources.dsps
 
 

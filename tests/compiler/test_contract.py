@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 import random_graphs
-from random_graphs import KINDS, Kind, random_graph, random_inputs, single
+from random_graphs import ALL_KINDS, KINDS, Kind, random_graph, random_inputs, single
 
 from trivet.compiler import contract
 from trivet.compiler.contract import edges, stage_model
@@ -59,7 +59,7 @@ def assert_equals_golden(graph: Graph, feeds: list[dict[str, Any]], level: str) 
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_every_kind_of_unit_equals_golden(kind: Kind, dtype: Any) -> None:
     for seed in range(60):
         graph = single(kind, seed, dtype=dtype, any_groups=True)

@@ -20,6 +20,7 @@ from trivet.compiler.units import (
     AddSpec,
     ConvSpec,
     Graph,
+    MulSpec,
     PoolSpec,
     Quant,
     TableSpec,
@@ -490,6 +491,38 @@ def test_inexact_add() -> None:
     spec = AddSpec(half, half, Quant(np.float32(0.5), 0, "int8"), -128, 127)
     net.unit("add", spec, ("x", net.conv("x")), (1, 8, 4, 4))
     matches(net, "differ in .* of 65,536 pairs")
+
+
+def test_products_of_tensors() -> None:
+    serial = replace(DEFAULT, requantisers=1, serial=1, lanes=4)
+    half = Quant(np.float32(0.25), 1, "int8")
+    for spec, config, text in (
+        (MulSpec(Q, Q, Q, -128, 127), serial, "only engines with addend tables and without"),
+        (MulSpec(Q, Q, Q, -128, 127), replace(DEFAULT, addends=0), "only engines with addend"),
+        (MulSpec(Q, Q, Q, -128, 127), replace(DEFAULT, act_banks=1), "two tensors at once"),
+        (MulSpec(half, half, replace(half, scale=np.float32(1e-45)), -128, 127), DEFAULT, "is inf"),
+    ):
+        net = Net((1, 8, 4, 4))
+        net.unit("mul", spec, ("x", net.conv("x")), (1, 8, 4, 4))
+        graph = net.graph()
+        unit = next(u for u in graph.units if u.kind == "mul")
+        assert text in str(refusal(graph, unit, config))
+        with pytest.raises(CompileError, match=text):
+            lower(graph, [u.name for u in graph.units], config)
+
+
+def test_an_add_does_not_ride_behind_a_product() -> None:
+    """Both have a skip tensor; a table does, and a square is one."""
+    net = Net((1, 8, 4, 4))
+    y = Quant(np.float32(0.0313371), 1, "int8")
+    spec = MulSpec(Q, Q, y, -128, 127)
+    shape = (1, 8, 4, 4)
+    product = net.unit("mul", spec, ("x", net.conv("x")), shape)
+    total = net.add(product, net.table(net.conv(product)))
+    net.unit("mul", spec, (total, total), shape)
+    program = lower_all(net.graph())
+    flags = [(i.has_mul, i.has_add, i.has_table) for i in program.instructions[:-1]]
+    assert flags == [(0, 0, 0), (1, 1, 0), (0, 1, 0), (0, 0, 1)]
 
 
 def test_broadcasting_add() -> None:

@@ -24,6 +24,7 @@ from trivet.compiler.units import (
     ConcatSpec,
     ConvSpec,
     Graph,
+    MulSpec,
     PadSpec,
     PoolSpec,
     ResizeSpec,
@@ -197,6 +198,18 @@ def test_residual_add_with_relu(tmp_path: Path) -> None:
     (unit,) = graph.units
     assert isinstance(unit.spec, AddSpec)
     assert (unit.name, unit.inputs, unit.spec.lo, unit.spec.hi) == ("add", ("x", "y"), -100, 127)
+    assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
+
+
+def test_product_with_relu(tmp_path: Path) -> None:
+    b = Builder()
+    x, y = b.input("x", [1, 4, 3, 3]), b.input("y", [1, 4, 3, 3])
+    product = b.op("Mul", b.dq(x, 0.05, 3), b.dq(y, 0.081, -9), name="mul")
+    graph = build(tmp_path, b, b.q(b.op("Relu", product), 0.09, -100))
+    (unit,) = graph.units
+    assert isinstance(unit.spec, MulSpec)
+    assert (unit.kind, unit.name, unit.inputs) == ("mul", "mul", ("x", "y"))
+    assert (unit.spec.lo, unit.spec.hi) == (-100, 127)
     assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
 
 
@@ -410,9 +423,9 @@ def _ceiled(b: Builder) -> str:
     return b.op("Resize", x, "", scales, name="n", **modes)
 
 
-def _product(b: Builder) -> str:
+def _quotient(b: Builder) -> str:
     x, y = b.dq(b.input("x", [1, 4, 3, 3]), 0.1), b.dq(b.input("y", [1, 4, 3, 3]), 0.1)
-    return b.op("Mul", x, y, name="n")
+    return b.op("Div", x, y, name="n")
 
 
 def _softmax(b: Builder) -> str:
@@ -521,7 +534,7 @@ REFUSED: list[tuple[Callable[[Builder], str], str]] = [
     (_linear, "mode is linear"),
     (_half, "a whole number of times"),
     (_ceiled, "its coordinates repeat no pixel"),
-    (_product, "Mul: it takes two tensors; the engine only adds"),
+    (_quotient, "Div: it takes two tensors; the engine divides none"),
     (_softmax, "Softmax: has no integer form"),
 ]
 

@@ -151,3 +151,26 @@ def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
                 break
     assert ran == 6
     assert resized
+
+
+def test_products_of_two_tensors() -> None:
+    """Mul among convolutions, adds, tables and Concats of random networks."""
+    ran = 0
+    with rtl_machines() as machine_for:
+        for seed in range(60):
+            kinds = ("mul", "conv", "mul", "add", "concat")
+            graph = random_graph(seed, 5, channels=10, side=6, kinds=kinds)
+            try:
+                program = lower(graph, [u.name for u in graph.units], SMALL)
+            except CompileError:
+                continue  # inexact, or does not fit the small engine
+            if sum(i.has_mul for i in program.instructions) < 2:
+                continue
+            machine = machine_for(program.to_bytes(), "fpga0")
+            for feed in random_inputs(graph, seed, 2):
+                compare_layers(machine, program, graph, feed)
+            assert machine.counted().cycles == predicted_total(SMALL, program.instructions)
+            ran += 1
+            if ran == 6:
+                break
+    assert ran == 6

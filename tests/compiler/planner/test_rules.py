@@ -178,7 +178,7 @@ def test_an_engine_beyond_the_budget_is_not_used() -> None:
     rig = rig_with(budget_max=0.5)
     plan = make_plan(graph, rig, costs_of(graph, rig, 1.0)).plan
     assert [s.device for s in plan.stages] == ["cpu0"]
-    assert any("its engine takes 0.923 of the multipliers" in n for n in plan.notes)
+    assert any("its engine takes 0.949 of the multipliers" in n for n in plan.notes)
     rig = rig.with_options(pins=[(graph.units[0].nodes[0], "fpga0")])
     with pytest.raises(CompileError, match=r"cannot run it: its engine takes 0\.923"):
         make_plan(graph, rig, costs_of(graph, rig, 1.0))

@@ -522,7 +522,7 @@ def test_an_add_does_not_ride_behind_a_product() -> None:
     net.unit("mul", spec, (total, total), shape)
     program = lower_all(net.graph())
     flags = [(i.has_mul, i.has_add, i.has_table) for i in program.instructions[:-1]]
-    assert flags == [(0, 0, 0), (1, 1, 0), (0, 1, 0), (0, 0, 1)]
+    assert flags == [(0, 0, 0), (1, 1, 0), (0, 0, 1), (0, 1, 0), (0, 0, 1)]
 
 
 def test_broadcasting_add() -> None:

@@ -180,7 +180,7 @@ def test_an_engine_beyond_the_budget_is_not_used() -> None:
     assert [s.device for s in plan.stages] == ["cpu0"]
     assert any("its engine takes 0.949 of the multipliers" in n for n in plan.notes)
     rig = rig.with_options(pins=[(graph.units[0].nodes[0], "fpga0")])
-    with pytest.raises(CompileError, match=r"cannot run it: its engine takes 0\.923"):
+    with pytest.raises(CompileError, match=r"cannot run it: its engine takes 0\.949"):
         make_plan(graph, rig, costs_of(graph, rig, 1.0))
 
 

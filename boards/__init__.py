@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources, Toolchain
+from .board import Board, HostLink, Resources, Toolchain, Wiring
 from .colorlight_i5 import COLORLIGHT_I5
 from .ecpix5_85 import ECPIX5_85
 from .icebreaker import ICEBREAKER
+from .ulx3s_12f import ULX3S_12F
+from .ulx3s_25f import ULX3S_25F
+from .ulx3s_45f import ULX3S_45F
 from .ulx3s_85f import ULX3S_85F
 
-__all__ = ["BOARDS", "Board", "HostLink", "Resources", "Toolchain", "get"]
+__all__ = ["BOARDS", "Board", "HostLink", "Resources", "Toolchain", "Wiring", "get"]
 
-BOARDS: dict[str, Board] = {b.name: b for b in (ULX3S_85F, ECPIX5_85, COLORLIGHT_I5, ICEBREAKER)}
+BOARDS: dict[str, Board] = {
+    b.name: b
+    for b in (
+        ULX3S_85F,
+        ULX3S_45F,
+        ULX3S_25F,
+        ULX3S_12F,
+        ECPIX5_85,
+        COLORLIGHT_I5,
+        ICEBREAKER,
+    )
+}
 
 
 def get(name: str) -> Board:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Board", "HostLink", "Resources", "Toolchain"]
+__all__ = ["Board", "HostLink", "Resources", "Toolchain", "Wiring"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,21 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
+class Wiring:
+    """The board's pins, as resources of an Amaranth platform.
+
+    ``platform`` is ``module:class``. ``leds`` show, in this order: alive, active, error; a board
+    with fewer shows the first of these. ``receive_depth`` is the FIFO behind the receiver in bytes.
+    """
+
+    platform: str
+    baud: int
+    leds: tuple[tuple[str, int], ...]
+    uart: int = 0
+    receive_depth: int = 2048
+
+
+@dataclass(frozen=True)
 class Board:
     """A physical FPGA board.
 
@@ -71,3 +86,4 @@ class Board:
     power_busy_w: float | None = None
     notes: tuple[str, ...] = field(default=())
     toolchain: Toolchain | None = None
+    wiring: Wiring | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources, Toolchain
+from .board import Board, HostLink, Resources, Toolchain, Wiring
 
 __all__ = ["ULX3S_85F"]
 
@@ -54,5 +54,10 @@ ULX3S_85F = Board(
         family="ecp5",
         arguments=("--85k", "--package", "CABGA381", "--speed", "6"),
         pack=("--compress",),
+    ),
+    wiring=Wiring(
+        platform="amaranth_boards.ulx3s:ULX3S_85F_Platform",
+        baud=3_000_000,
+        leds=(("led", 0), ("led", 1), ("led", 2)),
     ),
 )

@@ -1,14 +1,19 @@
-"""The engine's top level as a board's design (stand-in: a byte stream, no pins)."""
+"""A board's design as RTLIL and constraints: pins, clock, UART, engine."""
 
 from __future__ import annotations
 
+import importlib
+import re
 from dataclasses import dataclass
+from typing import Any
 
 from trivet.boards.board import Board
 from trivet.compiler.errors import CompileError
 from trivet.hdl.config import EngineConfig
 
 __all__ = ["Design", "design"]
+
+_CONSTRAINTS = {"ecp5": "top.lpf", "ice40": "top.pcf", "gowin": "top.cst", "xilinx": "top.xdc"}
 
 
 @dataclass(frozen=True)
@@ -27,16 +32,38 @@ class Design:
 
 
 def design(board: Board, config: EngineConfig, build_sha256: bytes) -> Design:
-    toolchain = board.toolchain
-    if toolchain is None or "--lpf-allow-unconstrained" not in toolchain.arguments:
+    """The design of a board with an engine; CompileError when the board has no pins here."""
+    if board.toolchain is None or board.wiring is None or board.clock_hz is None:
         raise CompileError(
             f"build: board {board.name!r} has no top level with pins yet; run on the virtual "
             "board, or use --no-bitstream"
         )
-    from amaranth.back import rtlil  # type: ignore[attr-defined]
+    from trivet.hdl.board.top import BoardTop
 
-    from trivet.hdl.top import Top
+    platform = _platform(board.wiring.platform)
+    try:
+        top = BoardTop(config, build_sha256, board)  # type: ignore[no-untyped-call]
+    except ValueError as e:
+        raise CompileError(f"build: {board.name}: {e}") from e
+    files = platform.prepare(top, "top").files
+    name = _CONSTRAINTS[board.toolchain.family]
+    constraints = (name, _text(files[name]))
+    # Where a line of RTL came from names folders of this machine; the text must be the same on all.
+    rtlil = re.sub(r"^ *attribute \\src .*\n", "", _text(files["top.il"]), flags=re.M)
+    return Design("top", rtlil, constraints, board.clock_hz, r"(^|\$)clk$")
 
-    top = Top(config, build_sha256, board=board.name)  # type: ignore[no-untyped-call]
-    text = rtlil.convert(top, name="top", emit_src=False)
-    return Design("top", text, ("top.lpf", ""), board.clock_hz or 50_000_000, "clk")
+
+def _platform(path: str) -> Any:
+    """A fresh platform; each serves one design."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except ModuleNotFoundError as e:
+        raise CompileError(
+            f"build: {e.name} is not installed, which knows the board's pins; "
+            "pip install 'trivet[build-ecp5]'"
+        ) from e
+
+
+def _text(content: str | bytes) -> str:
+    return content if isinstance(content, str) else content.decode()

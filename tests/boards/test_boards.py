@@ -19,7 +19,7 @@ def test_every_figure_has_a_source(board: boards.Board) -> None:
 def test_the_ulx3s_has_the_default_engine_and_it_fits_its_multipliers() -> None:
     board = boards.get("ulx3s-85f")
     assert board.engine is not None
-    config = EngineConfig.from_dict(board.engine)
+    config = EngineConfig(**board.engine)
     assert config == DEFAULT
     assert config.multipliers <= board.resources.dsps
     assert board.clock_status.startswith("planned")

@@ -42,7 +42,7 @@ class Group:
     ``skip`` is the second operand of ``add`` or of a Mul as head; swapped when the instruction's
     own result is the Add's second operand. ``part``: the result is only this run of the output's
     channels (first, count). ``phase``: it is only every so many rows and columns of the output,
-    from this one on.
+    from this one on. ``shown``: tensor and first channel that the result is of, for those who look.
     """
 
     source: str
@@ -56,6 +56,7 @@ class Group:
     views: list[Unit] = field(default_factory=list)
     part: tuple[int, int] | None = None
     phase: tuple[int, int] | None = None
+    shown: tuple[str, int] | None = None
 
     @property
     def add_spec(self) -> AddSpec | None:
@@ -127,7 +128,12 @@ def _join(
     made = {g.output for g in groups if g.skip is None}
     added = joints.is_added(out)
     copies = []
+    shown: tuple[str, int] | None = None
+    seen = 0
     for k, (name, first, channels) in enumerate(joints.parts(unit, spec)):
+        if out in joints.spread:
+            shown = (joints.spread[out], seen)
+        seen += channels
         table, own, free = spec.tables[k], makers.get(name, []), joints.may_live_inside(name)
         if table is None and free and not added and joints.is_made(name, made):
             joints.inside[name] = (out, first)
@@ -135,9 +141,11 @@ def _join(
             # Nobody else reads it: its producer may change the scale at once.
             for maker in own:
                 maker.table = table if maker.table is None else _compose(maker.table, table)
-                maker.output, maker.part = out, (first, channels)
+                maker.output, maker.part, maker.shown = out, (first, channels), shown
         else:
-            copies.append(Group(name, out, [unit], table=table, part=(first, channels)))
+            copies.append(
+                Group(name, out, [unit], table=table, part=(first, channels), shown=shown)
+            )
     groups += copies
     if not copies:
         groups[-1].views.append(unit)

@@ -30,6 +30,8 @@ class Joints:
     graph: Graph
     root: Mapping[str, str]
     kept: Collection[str]
+    word_bytes: int
+    spread: Mapping[str, str]  # spread tensors (compiler/spread.py) -> what they become
     inside: dict[str, tuple[str, int]] = field(default_factory=dict)  # part -> joint, first channel
 
     def locate(self, name: str) -> tuple[str, int]:
@@ -61,10 +63,10 @@ class Joints:
         return name in results or bool(parts)
 
     def parts(self, unit: Unit, spec: ConcatSpec) -> list[tuple[str, int, int]]:
-        """(tensor, first channel, channels) of each input."""
+        """(tensor, first channel, channels) of each input; each begins at a whole word."""
         found, first = [], 0
         for name in unit.inputs:
             channels = hwc_of(self.graph.tensors[name].shape)[2]
             found.append((name, first, channels))
-            first += channels
+            first += -(-channels // self.word_bytes) * self.word_bytes
         return found

@@ -45,6 +45,7 @@ from .layers import (
 from .layout import hwc_of, is_direct, nhwc_index, view_index, words_of
 from .pack import Pool
 from .products import InexactMul, factor
+from .spread import is_spread, spread, spread_concats
 from .units import (
     AddSpec,
     Array,
@@ -106,8 +107,11 @@ def lower(
                 "place that view's node on a CPU or GPU"
             )
     _check_joints(graph, units, config)
+    graph, spreads = spread_concats(graph, chosen, config)
+    units = [u for u in graph.units if u.name in chosen]
+    values.update((name, _Value(name)) for name in spreads)
     roots = {name: value.root for name, value in values.items()}
-    joints = Joints(graph, roots, {*inputs, *outputs})
+    joints = Joints(graph, roots, {*inputs, *outputs}, config.word_bytes, spreads)
     groups = fuse(graph, units, joints)
     if not groups:
         raise CompileError(
@@ -293,14 +297,11 @@ def _check_concat(graph: Graph, unit: Unit, config: EngineConfig) -> None:
     shapes = [graph.tensors[n].shape for n in unit.inputs]
     if len({len(s) for s in shapes}) > 1 or len({hwc_of(s)[:2] for s in shapes}) > 1:
         raise Unfit(f"it joins tensors of shapes {shapes}; place it on a CPU or GPU")
-    for name in unit.inputs[:-1]:
-        channels = hwc_of(graph.tensors[name].shape)[2]
-        if channels % config.word_bytes:
-            raise Unfit(
-                f"'{name}' has {channels} channels, no multiple of the {config.word_bytes} bytes "
-                "of a memory word, so what follows it would begin inside a word; "
-                "place the Concat on a CPU or GPU, or pad those channels"
-            )
+    if is_spread(graph, unit, config):
+        wide, (join, close) = spread(graph, unit, config)
+        _check_tensors(wide, join, config)
+        _check_tensors(wide, close, config)
+        _head_layer(wide, close, close.inputs[0], _Value(close.inputs[0]), config)
 
 
 def _check_joints(graph: Graph, units: list[Unit], config: EngineConfig) -> None:
@@ -629,13 +630,15 @@ class _Assembler:
                 pixel_words=self.pixel_words(group.output, part=True), channel=first,
             )  # fmt: skip
         if group.phase is not None:
-            (h, w, c), (y, x), spread = found.hwc, group.phase, _factors(group)
+            (h, w, c), (y, x), factors = found.hwc, group.phase, _factors(group)
             step = found.pixel_words or -(-c // self.config.word_bytes)
             found = replace(
                 found, offset=found.offset + (y * w + x) * step,
-                hwc=(h // spread[0], w // spread[1], c), pixel_words=spread[1] * step,
-                spread=spread, pixel=group.phase, row_words=spread[0] * w * step,
+                hwc=(h // factors[0], w // factors[1], c), pixel_words=factors[1] * step,
+                spread=factors, pixel=group.phase, row_words=factors[0] * w * step,
             )  # fmt: skip
+        if group.shown is not None:
+            found = replace(found, tensor=group.shown[0], channel=group.shown[1])
         return found
 
     def note(self, index: int, group: Group, instruction: Instruction) -> LayerNote:

@@ -242,14 +242,15 @@ class _Builder:
         return self.join(kind, *pair)
 
     def branches(self, source: str) -> str:
-        """Two to four branches of whole words (the last: any) and their Concat."""
+        """Two to four branches and their Concat; mostly of whole words, but for the last."""
         count = int(self.rng.integers(2, 5))
+        ragged = self.rng.random() < 0.3
         parts = []
         for k in range(count):
             pick = self.rng.random()
             before = parts[-1] if parts and pick < 0.3 else source  # as in a dense block
             depth = self.tensors[before].shape[1]
-            whole = k < count - 1
+            whole = k < count - 1 and not ragged
             if pick > 0.85 and (depth % self.word == 0 or not whole):
                 parts.append(before)  # a tensor as it is, perhaps twice
                 continue

@@ -185,17 +185,31 @@ def test_resize_of_another_scale_into_a_joint_tensor(tmp_path: Path) -> None:
     assert program.instructions[names.index("up")].has_table
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_parts_that_end_inside_a_word(tmp_path: Path) -> None:
+    """Joined with gaps, then closed up by one convolution; without gaps on smaller words."""
     net = Net()
     x = net.input(16)
-    j = net.concat("j", net.conv(x, 16, 24, "a"), x)
-    graph = net.graph(tmp_path, net.conv(j, 40, 8, "d"))
-    text = "has 24 channels, no multiple of the 16 bytes of a memory word"
-    assert text in str(refusal(graph, graph.unit("j"), DEFAULT))
+    j = net.concat("j", net.conv(x, 16, 24, "a"), x, net.conv(x, 16, 3, "b"), x)
+    graph = net.graph(tmp_path, net.conv(j, 59, 8, "d"))
+    assert refusal(graph, graph.unit("j"), DEFAULT) is None
+    program = run(graph, DEFAULT)
+    assert layers(program) == ["a", "b", "j", "j", "j", "d"]  # x is the stage's input: two copies
+    shown = [(n.output.tensor, n.output.channel, n.output.hwc[2]) for n in program.layers[2:5]]
+    assert shown == [(j, 24, 16), (j, 43, 16), (j, 0, 59)]
+    net = Net()
+    x = net.input(16)
+    graph = net.graph(tmp_path, net.conv(net.concat("j", net.conv(x, 16, 24, "a"), x), 40, 8, "d"))
+    assert layers(run(graph, TINY)) == ["a", "j", "d"]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    net = Net()
+    j = net.concat("j", net.input(3), net.input(600))
+    graph = net.graph(tmp_path, j)
+    text = "words of weight memory"
+    assert text in str(refusal(graph, graph.unit("j"), replace(DEFAULT, weight_words=64)))
     with pytest.raises(CompileError, match=text):
-        lower(graph, [u.name for u in graph.units], DEFAULT)
-    assert refusal(graph, graph.unit("j"), TINY) is None
-    run(graph, TINY)
+        lower(graph, [u.name for u in graph.units], replace(DEFAULT, weight_words=64))
     net = Net()
     j = net.concat("j", net.input(16), net.input(16), axis=2)
     graph = net.graph(tmp_path, net.conv(j, 16, 8, "d"))

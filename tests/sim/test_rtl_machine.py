@@ -13,6 +13,7 @@ from trivet.compiler.load import load
 from trivet.compiler.lower import lower, refusal
 from trivet.compiler.map import map_units
 from trivet.compiler.normalise import normalise
+from trivet.compiler.spread import is_spread
 from trivet.hdl.config import DEFAULT, SMALL
 from trivet.hdl.isa import predicted_total
 from trivet.runtime.link.client import BoardClient
@@ -130,7 +131,7 @@ def test_every_layer_and_counter_of_the_rtl_is_what_was_predicted() -> None:
 
 def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
     """Concat by placement, its copies and rescaling, Pad, Resize: layers of random networks."""
-    ran = resized = 0
+    ran = resized = ragged = 0
     with rtl_machines() as machine_for:
         for seed in range(60):
             kinds = ("concat", "conv", "pad", "resize")
@@ -142,6 +143,7 @@ def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
             if not any(note.output.pixel_words for note in program.layers):
                 continue
             resized += any(i.out_row_gap for i in program.instructions)
+            ragged += any(is_spread(graph, unit, SMALL) for unit in graph.units)
             machine = machine_for(program.to_bytes(), "fpga0")
             for feed in random_inputs(graph, seed, 2):
                 compare_layers(machine, program, graph, feed)
@@ -151,6 +153,7 @@ def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
                 break
     assert ran == 6
     assert resized
+    assert ragged
 
 
 def test_products_of_two_tensors() -> None:

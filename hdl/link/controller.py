@@ -201,6 +201,8 @@ class Controller(wiring.Component):
         run = arguments[8 * (ARGUMENT_BYTES - 8) :]
         counters = arguments[8 * (ARGUMENT_BYTES - 4) :]
         counter_index = Signal(16)
+        counter_data = Signal.like(self.counter_data, name="counter_data_reg", reset_less=True)
+        m.d.sync += counter_data.eq(self.counter_data)
         area = Signal(Area)
         m.d.comb += [
             extent.area.eq(area),
@@ -509,11 +511,13 @@ class Controller(wiring.Component):
                     m.d.sync += in_body.eq(0)
                     m.next = "COUNTER"
             with m.State("COUNTER"):
-                # The address is out; the counters follow a cycle later.
+                # The address is out; the counters follow a cycle later, and are registered.
+                m.next = "COUNTER READ"
+            with m.State("COUNTER READ"):
                 m.next = "COUNTER WAIT"
             with m.State("COUNTER WAIT"):
                 m.d.sync += [
-                    body.eq(self.counter_data),
+                    body.eq(counter_data),
                     body_left.eq(COUNTER_BYTES),
                     body_empty.eq(0),
                     counter_index.eq(counter_index + 1),

@@ -27,6 +27,8 @@ def test_every_pin_has_its_place(board: boards.Board) -> None:
     assert len(ports) >= 3  # clock, both ways of the line
     file, text = made.constraints
     assert file == "top.lpf"
+    # On a line of its own: a quarter above the board's clock.
+    assert f'FREQUENCY NET "clk" {1.25e-6 * (board.clock_hz or 0):g} MHZ;' in text.splitlines()
     for port in ports:
         assert f'LOCATE COMP "{port}" SITE' in text, port
 

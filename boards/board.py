@@ -49,7 +49,8 @@ class Wiring:
     """The board's pins, as resources of an Amaranth platform.
 
     ``platform`` is ``module:class``. ``leds`` show, in this order: alive, active, error; a board
-    with fewer shows the first of these. ``receive_depth`` is the FIFO behind the receiver in bytes.
+    with fewer shows the first of these; ``name.part`` is a part of a resource. ``receive_depth`` is
+    the FIFO behind the receiver in bytes.
     """
 
     platform: str

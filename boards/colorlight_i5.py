@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources, Toolchain
+from .board import Board, HostLink, Resources, Toolchain, Wiring
 
 __all__ = ["COLORLIGHT_I5"]
 
@@ -31,14 +31,33 @@ COLORLIGHT_I5 = Board(
     ),
     source="litex-boards, colorlight_i5.py (LFE5U-25F-6BG381C, clk25)",
     status={
-        "simulated": "no: no engine configuration yet",
+        "simulated": "the engine's top level, above the byte stream of the UART",
         "routed": "no: no bitstream of this release",
         "hardware": "no: never run on a board",
     },
-    notes=("the default engine needs 128 multipliers, this part has 28",),
+    engine={
+        "lanes": 4,
+        "simd": 4,
+        "requantisers": 1,
+        "act_banks": 3,
+        "act_bank_words": 2048,
+        "weight_words": 3072,
+        "param_words": 512,
+        "tables": 8,
+        "addends": 2,
+        "instructions": 64,
+        "isa": 1,
+    },
+    clock_hz=75_000_000,
+    clock_status="planned: as on ulx3s-25f, the same part",
     toolchain=Toolchain(
         family="ecp5",
         arguments=("--25k", "--package", "CABGA381", "--speed", "6"),
         pack=("--compress",),
+    ),
+    wiring=Wiring(
+        platform="trivet.hdl.board.colorlight_i5:ColorlightI5Platform",
+        baud=115_200,
+        leds=(("led", 0),),
     ),
 )

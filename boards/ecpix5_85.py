@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources, Toolchain
+from .board import Board, HostLink, Resources, Toolchain, Wiring
 
 __all__ = ["ECPIX5_85"]
 
@@ -31,13 +31,33 @@ ECPIX5_85 = Board(
     ),
     source="amaranth-boards 0.0.21, ecpix5.py (device, package, speed grade, clk100)",
     status={
-        "simulated": "no: no engine configuration yet",
+        "simulated": "the engine's top level, above the byte stream of the UART",
         "routed": "no: no bitstream of this release",
         "hardware": "no: never run on a board",
     },
+    engine={
+        "lanes": 16,
+        "simd": 8,
+        "requantisers": 4,
+        "act_banks": 3,
+        "act_bank_words": 2048,
+        "weight_words": 2112,
+        "param_words": 512,
+        "tables": 8,
+        "addends": 4,
+        "instructions": 64,
+        "isa": 1,
+    },
+    clock_hz=125_000_000,
+    clock_status="planned: 164 MHz were routed for an engine of this size on speed grade 8",
     toolchain=Toolchain(
         family="ecp5",
         arguments=("--um5g-85k", "--package", "CABGA554", "--speed", "8"),
         pack=("--compress",),
+    ),
+    wiring=Wiring(
+        platform="amaranth_boards.ecpix5:ECPIX585Platform",
+        baud=3_000_000,
+        leds=(("rgb_led.g", 0), ("rgb_led.b", 1), ("rgb_led.r", 2)),
     ),
 )

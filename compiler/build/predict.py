@@ -18,7 +18,7 @@ __all__ = ["predict"]
 
 _SHALLOW = 512  # words: the rest of a deep memory below it is distributed RAM (hdl.memories)
 _COUNTER_BITS = 96
-_LINK_BRAMS = 2  # frame buffer, COBS group
+_LINK_BRAMS = 3  # frame buffer, COBS group, the UART's FIFO
 # Coefficients of 1, lanes, multipliers, requantisers; and of a cell of 16 x 4 distributed bits.
 _LUT = (5724.0, 205.6, 38.4, 532.5, 8.8)
 _FF = (4676.9, 108.3, 61.4, 92.8, 0.0)

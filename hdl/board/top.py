@@ -140,14 +140,24 @@ class BoardTop(Elaboratable):
             self.board.toolchain.family, pin.i, self.board.oscillator_hz, self.board.clock_hz)
         m.submodules.core = core = self.core
 
-        port = platform.request("uart", wires.uart, dir={
-            ios.name: "-" for ios in platform.lookup("uart", wires.uart).ios})
+        port = self.ports(platform, "uart", wires.uart)
         m.submodules.rx = rx = io.Buffer("i", port.rx)
         m.submodules.tx = tx = io.Buffer("o", port.tx)
         m.d.comb += [core.rx.eq(rx.i), tx.o.eq(core.tx)]
         lights = (core.alive_light, core.active_light, core.error_light)
-        for (name, number), light in zip(wires.leds, lights, strict=False):
-            buffer = io.Buffer("o", platform.request(name, number, dir="-"))
+        for (path, number), light in zip(wires.leds, lights, strict=False):
+            name, _, color = path.partition(".")
+            if color:
+                port = getattr(self.ports(platform, name, number), color)
+            else:
+                port = platform.request(name, number, dir="-")
+            buffer = io.Buffer("o", port)
             m.submodules[f"light_{name}_{number}"] = buffer
             m.d.comb += buffer.o.eq(light)
         return m
+
+    @staticmethod
+    def ports(platform, name, number):
+        """A resource's ports, with the platform's buffers left out."""
+        ios = platform.lookup(name, number).ios
+        return platform.request(name, number, dir={sub.name: "-" for sub in ios})

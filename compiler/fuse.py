@@ -40,7 +40,7 @@ class Group:
 
     ``source`` is the tensor it reads; ``head`` the unit that computes (None: a copy of ``source``);
     ``skip`` is the second operand of ``add`` or of a Mul as head; swapped when the instruction's
-    own result is the Add's second operand. ``part``: the result is only this run of the output's
+    own result is the second operand. ``part``: the result is only this run of the output's
     channels (first, count). ``phase``: it is only every so many rows and columns of the output,
     from this one on. ``shown``: tensor and first channel that the result is of, for those who look.
     """
@@ -109,7 +109,12 @@ def fuse(graph: Graph, units: list[Unit], joints: Joints) -> list[Group]:
             _append_table(groups, both, unit, _compose(own, spec.table))
         elif isinstance(spec, MulSpec):
             first, second = unit.inputs
+            out = graph.tensors[unit.outputs[0]].shape
+            swapped = graph.tensors[first].shape == out != graph.tensors[second].shape
+            if swapped:  # a single pixel is the source, which may be read again and again
+                first, second = second, first
             group = Group(first, unit.outputs[0], [unit], unit, skip=second, table=spec.table)
+            group.swapped = swapped
             groups.append(group)
         elif isinstance(spec, AddSpec):
             _append_add(groups, [producer(n) for n in unit.inputs], unit, spec, root)

@@ -153,14 +153,16 @@ def pad_layer(spec: PadSpec, source: Hwc, out: Hwc, config: EngineConfig) -> Lay
     return _pointwise(instruction, 0, np.float32(1), source[2], config)
 
 
-def mul_layer(spec: MulSpec, m: np.float32, hwc: Hwc, config: EngineConfig) -> Layer:
-    """A copy of the first tensor less its zero point; the second one's address and zero point are
-    still to come."""
+def mul_layer(spec: MulSpec, m: np.float32, source: Hwc, out: Hwc, config: EngineConfig) -> Layer:
+    """A copy of the first tensor, or of its single pixel, less its zero point; the address of the
+    second one is still to come."""
     start = Instruction(
         op=Op.LANE, weight_hold=1, zp_y=spec.y.zero_point, lo=spec.lo, hi=spec.hi,
         has_add=1, has_mul=1, zp_a=spec.b.zero_point, lo_a=spec.b.lo,
     )  # fmt: skip
-    instruction = _geometry(start, replace(spec.a, zero_point=0), hwc, hwc, (1, 1), config)
+    instruction = _geometry(start, replace(spec.a, zero_point=0), out, out, (1, 1), config)
+    if source != out:
+        instruction = replace(instruction, pixel_words=0)
     # One word of parameters more than there are channels, with the same multiplier.
     channels = instruction.blocks * config.lanes + config.requantisers
     layer = _pointwise(instruction, -spec.a.zero_point, m, channels, config)

@@ -316,7 +316,9 @@ def _check_joints(graph: Graph, units: list[Unit], config: EngineConfig) -> None
 def _check_pair(graph: Graph, unit: Unit, spec: AddSpec | MulSpec, config: EngineConfig) -> None:
     does = "adds" if isinstance(spec, AddSpec) else "multiplies"
     shapes = {graph.tensors[n].shape for n in (*unit.inputs, *unit.outputs)}
-    if len(shapes) > 1:
+    gate = {(*s[:2], 1, 1) for s in shapes if len(s) == 4}
+    single = isinstance(spec, MulSpec) and len(gate) == 1 and len(shapes - gate) == 1
+    if len(shapes) > 1 and not single:
         raise Unfit(
             f"it broadcasts shapes {sorted(shapes)}, the engine {does} equal shapes; "
             "place it on a CPU or GPU"
@@ -403,8 +405,11 @@ def _build(graph: Graph, group: Group, values: dict[str, _Value], config: Engine
         layer = _head_layer(graph, unit, group.source, values[group.source], config)
         if group.skip is not None and isinstance(unit.spec, MulSpec):
             _check_pair(graph, unit, unit.spec, config)
-            hwc = hwc_of(graph.tensors[group.source].shape)
-            layer = mul_layer(unit.spec, factor(unit.spec), hwc, config)
+            spec = unit.spec
+            if group.swapped:
+                spec = replace(spec, a=spec.b, b=spec.a)
+            hwc, out = (hwc_of(graph.tensors[n].shape) for n in (group.source, group.skip))
+            layer = mul_layer(spec, factor(spec), hwc, out, config)
         return layer
     except (Unfit, InexactAdd, InexactMul) as e:
         raise CompileError(f"node '{unit.name}': {e}") from e

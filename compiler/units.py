@@ -103,7 +103,7 @@ class AddSpec:
 
 @dataclass(frozen=True)
 class MulSpec:
-    """Product of two int8 tensors of one shape.
+    """Product of two int8 tensors of one shape, or of an image and a factor for each channel.
 
     ``y = clamp(rint(f32(f32(a - za) * sa * f32(b - zb) * sb) / sy) + zy, lo, hi)`` in float32, both
     operands first.

@@ -88,7 +88,7 @@ FIELDS: tuple[Field, ...] = (
     Field("c_slices", 16, False, "`simd`-wide slices of a pixel's channels (1 for LANE)"),
     Field("in_h", 16, False, "input rows, without padding"),
     Field("in_w", 16, False, "input columns, without padding"),
-    Field("pixel_words", 16, False, "words of an input pixel"),
+    Field("pixel_words", 16, False, "words of an input pixel; 0: all are the same pixel"),
     Field("row_words", 16, False, "words of an input row: in_w * pixel_words"),
     Field("out_pixel_words", 16, False, "words of an output pixel (and of a skip pixel)"),
     Field("stride_h", 4, False, "output stride in input rows"),

@@ -205,7 +205,7 @@ class _Layer:
             -(-depth // width),
             -(-i.blocks * config.lanes // width),
         )
-        if self.source_depth > i.pixel_words:
+        if i.pixel_words and self.source_depth > i.pixel_words:
             raise self.wrong(f"reads {depth} channels of a pixel of {i.pixel_words} words")
         self.source_words = (i.in_h * i.in_w - 1) * i.pixel_words + self.source_depth
         self.result_row = i.out_w * i.out_pixel_words + i.out_row_gap

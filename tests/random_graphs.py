@@ -234,6 +234,9 @@ class _Builder:
 
     def residual(self, kind: Kind, source: str) -> str:
         """One or two convolutions that keep the shape, then Add, Sub or Mul with their source."""
+        if kind == "mul" and self.rng.random() < 0.4:
+            pair = (self.peak(source), source)
+            return self.product(*(pair if self.rng.random() < 0.5 else pair[::-1]))
         depth = self.tensors[source].shape[1]
         branch = source
         for _ in range(1 + int(self.rng.random() < 0.5)):
@@ -386,6 +389,13 @@ class _Builder:
         table, value = self.fuse_table(value)
         spec = AddSpec(a, b, y, lo, hi, kind == "sub", table)
         return self.emit("add", (first, second), y, value, spec, 0)
+
+    def peak(self, source: str) -> str:
+        """The maximum of each channel, a single pixel."""
+        x, kernel = self.quant(source), self.values[source].shape[2:]
+        value = golden.maxpool(self.values[source], kernel, (1, 1), (0, 0, 0, 0), x.lo, x.hi)
+        spec = PoolSpec("max", x, x, kernel, np.float32(1), x.lo, x.hi)
+        return self.emit("pool", (source,), x, value, spec, 0)
 
     def product(self, first: str, second: str) -> str:
         a, b = self.quant(first), self.quant(second)

@@ -213,6 +213,17 @@ def test_product_with_relu(tmp_path: Path) -> None:
     assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
 
 
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_factor_for_each_channel(tmp_path: Path, swap: bool) -> None:
+    b = Builder()
+    ends = [b.dq(b.input("x", [1, 4, 3, 3]), 0.05, 3), b.dq(b.input("y", [1, 4, 1, 1]), 0.081, -9)]
+    graph = build(tmp_path, b, b.q(b.op("Mul", *(ends[::-1] if swap else ends)), 0.09, -100))
+    (unit,) = graph.units
+    assert isinstance(unit.spec, MulSpec)
+    assert unit.inputs == (("y", "x") if swap else ("x", "y"))
+    assert against_onnxruntime(graph, tmp_path / "m.onnx") == 0
+
+
 def pool(b: Builder, op_type: str, **attrs: Any) -> str:
     x = b.dq(b.input("x", [1, 4, 8, 6]), 0.05, 3)
     return b.q(b.op(op_type, x, name="pool", **attrs), 0.05, 3)

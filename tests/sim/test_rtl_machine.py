@@ -158,7 +158,7 @@ def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
 
 def test_products_of_two_tensors() -> None:
     """Mul among convolutions, adds, tables and Concats of random networks."""
-    ran = 0
+    ran = gated = 0
     with rtl_machines() as machine_for:
         for seed in range(60):
             kinds = ("mul", "conv", "mul", "add", "concat")
@@ -169,6 +169,7 @@ def test_products_of_two_tensors() -> None:
                 continue  # inexact, or does not fit the small engine
             if sum(i.has_mul for i in program.instructions) < 2:
                 continue
+            gated += any(not i.pixel_words for i in program.instructions if i.has_mul)
             machine = machine_for(program.to_bytes(), "fpga0")
             for feed in random_inputs(graph, seed, 2):
                 compare_layers(machine, program, graph, feed)
@@ -177,3 +178,4 @@ def test_products_of_two_tensors() -> None:
             if ran == 6:
                 break
     assert ran == 6
+    assert gated

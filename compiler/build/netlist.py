@@ -31,11 +31,11 @@ __all__ = ["Absorbed", "absorb"]
 Bit = int | str  # a net, or one of "0", "1", "x", "z"
 Use = tuple[str, str]  # cell ("" for a port of the module), port
 _FF_PORTS = frozenset({"CLK", "DI", "Q", "CE", "LSR"})
-# Read port of a block RAM: data, clock, how the clock enters, enable, reset, mode, output enable.
-_RAM_PORTS = (
-    ("DOA", "CLKA", "CLKAMUX", "CEA", "RSTA", "REGMODE_A", "OCEA"),
-    ("DOB", "CLKB", "CLKBMUX", "CEB", "RSTB", "REGMODE_B", "OCEB"),
-)
+# Read port of a block RAM: the letters of its data, and that of its clock, enable and reset. The
+# port of 36 bits is B, with the outputs of both; Lattice's cell for it has one register mode.
+_RAM_PORTS = (("A", "A"), ("B", "B"))
+_WIDE_PORTS = (("AB", "B"),)
+_WIDE = 36
 _FACTORS = (("A", "REG_INPUTA_CLK"), ("B", "REG_INPUTB_CLK"))
 _STEADY = ("SIGNEDA", "SIGNEDB", "SOURCEA", "SOURCEB")
 
@@ -100,8 +100,9 @@ class _Pass:
         # Outputs first: a flip-flop between two hard blocks goes into the first one, and what the
         # second one sees is then no flip-flop any more.
         for name in self._of_type("DP16KD"):
-            for port in _RAM_PORTS:
-                self._try(f"block RAM {port[0][-1]}", self._ram_output, name, port)
+            is_wide = _number(self.cells[name], "DATA_WIDTH_B") == _WIDE
+            for halves, port in _WIDE_PORTS if is_wide else _RAM_PORTS:
+                self._try(f"block RAM {port}", self._ram_output, name, halves, port)
         for name in self._of_type("MULT18X18D"):
             self._try("multiplier output", self._product, name)
         for name in self._of_type("MULT18X18D"):
@@ -118,27 +119,27 @@ class _Pass:
         except _Refused as e:
             self.done.left_alone[f"{what}: {e}"] += 1
 
-    def _ram_output(self, name: str, port: tuple[str, ...]) -> None:
-        data, clock, edge, enable, reset, mode, output_enable = port
+    def _ram_output(self, name: str, halves: str, port: str) -> None:
         cell = self.cells[name]
-        bits = self._read_bits(name, data)
+        bits = [found for half in halves for found in self._read_bits(name, f"DO{half}")]
         if not bits:
             return
         parameters = cell["parameters"]
-        if parameters.get(mode, "NOREG").strip() != "NOREG":
+        if any(parameters.get(f"REGMODE_{h}", "NOREG").strip() != "NOREG" for h in halves):
             raise _Refused("it has a register already")
-        if parameters.get(edge, clock).strip() != clock:
+        if parameters.get(f"CLK{port}MUX", f"CLK{port}").strip() != f"CLK{port}":
             raise _Refused("its clock is inverted")
-        if _constant(cell, enable, "1") != "1":
+        if _constant(cell, f"CE{port}", "1") != "1":
             raise _Refused("it is not always enabled")
-        if _constant(cell, reset, "0") != "0":
+        if any(_constant(cell, f"RST{half}", "0") != "0" for half in halves):
             raise _Refused("it has a reset")
         found, own = self._followers(bits)
-        if own != _bit(cell, clock):
+        if own != _bit(cell, f"CLK{port}"):
             raise _Refused("the flip-flops have another clock")
         self._replace_outputs(name, found)
-        parameters[mode] = "OUTREG"
-        _tie(cell, output_enable, "1")
+        for half in halves:
+            parameters[f"REGMODE_{half}"] = "OUTREG"
+            _tie(cell, f"OCE{half}", "1")
         self.done.ram_outputs += 1
 
     def _product(self, name: str) -> None:
@@ -287,6 +288,11 @@ def _check_multiplier(cell: dict[str, Any]) -> None:
             raise _Refused("its signs or sources are not constant")
     if cell["parameters"].get("REG_PIPELINE_CLK", "NONE").strip() != "NONE":
         raise _Refused("it has a register already")
+
+
+def _number(cell: dict[str, Any], parameter: str) -> int:
+    """A parameter that yosys writes as a binary number; 0 where there is none."""
+    return int(str(cell["parameters"].get(parameter, "0")), 2)
 
 
 def _nets(bits: list[Bit]) -> Iterator[int]:

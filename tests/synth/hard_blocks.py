@@ -7,7 +7,9 @@ line that begins with ``MODEL``, since a model that guesses would prove nothing.
 
 __all__ = ["DP16KD", "MULT18X18D"]
 
-_STOP = '  task stop; input [8*40-1:0] why; begin $display("MODEL %m: %0s", why); $finish; end endtask\n'
+_STOP = """\
+  task stop; input [8*40-1:0] why; begin $display("MODEL %m: %0s", why); $finish; end endtask
+"""
 
 _DP16KD = """
   // One clock for both ports, so that what meets in a cycle is known.
@@ -40,8 +42,10 @@ _DP16KD = """
   wire [17:0] dia = {DIA}, dib = {DIB};
   wire wide = DATA_WIDTH_A == 36, wide_read = DATA_WIDTH_B == 36;
   // Bits that each port touches in its word, and those that it writes.
-  wire [17:0] here_a = DATA_WIDTH_A >= 18 ? 18'h3ffff : mask(DATA_WIDTH_A) << place(DATA_WIDTH_A, ada);
-  wire [17:0] here_b = DATA_WIDTH_B >= 18 ? 18'h3ffff : mask(DATA_WIDTH_B) << place(DATA_WIDTH_B, adb);
+  wire [17:0] here_a =
+    DATA_WIDTH_A >= 18 ? 18'h3ffff : mask(DATA_WIDTH_A) << place(DATA_WIDTH_A, ada);
+  wire [17:0] here_b =
+    DATA_WIDTH_B >= 18 ? 18'h3ffff : mask(DATA_WIDTH_B) << place(DATA_WIDTH_B, adb);
   wire [17:0] put_a = DATA_WIDTH_A >= 18 ? nine(ada[0], ada[1]) : here_a;
   wire [17:0] put_b = DATA_WIDTH_B >= 18 ? nine(adb[0], adb[1]) : here_b;
   wire [9:0] word_a = wide ? {ada[13:5], 1'b0} : ada[13:4];
@@ -50,7 +54,8 @@ _DP16KD = """
   wire [17:0] put_high = wide ? nine(ada[2], ada[3]) : 18'b0;
   // A port writes what the other reads.
   wire same = wide ? word_a[9:1] == word_b[9:1] : word_a == word_b;
-  wire [17:0] put_here = wide_read ? put_a | put_high : here_b & (wide & word_b[0] ? put_high : put_a);
+  wire [17:0] put_here =
+    wide_read ? put_a | put_high : here_b & (wide & word_b[0] ? put_high : put_a);
   wire meet_b = write_a && same && |put_here, meet_a = write_b && same && |(here_a & put_b);
   reg [17:0] old, old_b, in;
   always @(posedge ca) begin
@@ -97,7 +102,7 @@ _DP16KD = """
       old_b = mem[word_b];
       mem[word_b] = old_b & ~put_b | in & put_b;
       if (write_a && word_a == word_b)
-        for (k = 0; k < 18; k = k + 1) if (put_a[k] & put_b[k]) mem[word_b] = mem[word_b] ^ (18'bx & 18'b1 << k);
+        mem[word_b] = mem[word_b] ^ (put_a & put_b & 18'bx);
     end
   end
   assign {DOA} = REGMODE_A == "OUTREG" ? reg_a : latch_a;

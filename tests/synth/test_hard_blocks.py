@@ -145,7 +145,8 @@ def test_block_rams():
         shows.append(f'$display("%b %b", doa{n}, dob{n});')
     bench = (
         "module bench; reg clk = 0; wire one = 1, zero = 0;\n"
-        "reg [13:0] ada = 0, adb = 0; reg [17:0] dia, dib; reg wea = 0, web = 0, cea = 0, ceb = 0;\n"
+        "reg [13:0] ada = 0, adb = 0; reg [17:0] dia, dib;\n"
+        "reg wea = 0, web = 0, cea = 0, ceb = 0;\n"
         f"reg [67:0] step [0:{CYCLES - 1}]; integer i;\n{blocks}"
         'initial begin $readmemh("steps.hex", step);\n'
         f"for (i = 0; i < {CYCLES}; i = i + 1) begin\n"

@@ -115,6 +115,48 @@ def test_what_would_change_is_left_alone(
     assert design == before
 
 
+def wide_ram(**changes: Any) -> dict[str, Any]:
+    """36 bits on port B: the low half on DOA."""
+    made = ram([11], RSTA=["0"], OCEA=["0"], **changes)
+    made["parameters"]["DATA_WIDTH_B"] = f"{36:032b}"
+    made["connections"]["DOA0"] = [10]
+    made["port_directions"]["DOA0"] = "output"
+    return made
+
+
+def test_both_halves_of_a_wide_port_move_together() -> None:
+    design = netlist({"m": wide_ram(), "f0": flip_flop(10, 20), "f1": flip_flop(11, 21)}, [20, 21])
+    assert absorb(design, "top").ram_outputs == 1
+    moved = cells_of(design)["m"]
+    assert {moved["parameters"][f"REGMODE_{p}"] for p in "AB"} == {"OUTREG"}
+    assert {moved["connections"][f"OCE{p}"][0] for p in "AB"} == {"1"}
+    assert [moved["connections"][f"DO{p}0"] for p in "AB"] == [[20], [21]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        # The low half comes from port A's pins, but its clock and enable are port B's.
+        ({"CEB": [5]}, "it is not always enabled"),
+        ({"CLKB": [3]}, "the flip-flops have another clock"),
+    ],
+)
+def test_a_wide_port_is_that_of_the_reader(changes: dict[str, Any], reason: str) -> None:
+    cells = {"m": wide_ram(**changes), "f0": flip_flop(10, 20), "f1": flip_flop(11, 21)}
+    design = netlist(cells, [20, 21])
+    before = copy.deepcopy(design)
+    assert dict(absorb(design, "top").left_alone) == {f"block RAM B: {reason}": 1}
+    assert design == before
+
+
+def test_one_half_of_a_wide_port_stays_with_the_other() -> None:
+    lut = cell("LUT4", {"A": [11], "Z": [21]}, {"Z"})
+    design = netlist({"m": wide_ram(), "f0": flip_flop(10, 20), "l": lut}, [20, 21])
+    before = copy.deepcopy(design)
+    assert absorb(design, "top").left_alone == {"block RAM B: a bit goes to no flip-flop": 1}
+    assert design == before
+
+
 def test_one_register_of_two_is_not_enough() -> None:
     lut = cell("LUT4", {"A": [11], "Z": [21]}, {"Z"})
     design = netlist({"m": ram([10, 11]), "f": flip_flop(10, 20), "l": lut}, [20, 21])

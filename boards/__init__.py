@@ -6,6 +6,7 @@ from .board import Board, HostLink, Resources, Toolchain, Wiring
 from .colorlight_i5 import COLORLIGHT_I5
 from .ecpix5_85 import ECPIX5_85
 from .icebreaker import ICEBREAKER
+from .orangecrab_85f import ORANGECRAB_85F
 from .ulx3s_12f import ULX3S_12F
 from .ulx3s_25f import ULX3S_25F
 from .ulx3s_45f import ULX3S_45F
@@ -21,6 +22,7 @@ BOARDS: dict[str, Board] = {
         ULX3S_25F,
         ULX3S_12F,
         ECPIX5_85,
+        ORANGECRAB_85F,
         COLORLIGHT_I5,
         ICEBREAKER,
     )

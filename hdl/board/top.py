@@ -145,14 +145,17 @@ class BoardTop(Elaboratable):
         m.submodules.tx = tx = io.Buffer("o", port.tx)
         m.d.comb += [core.rx.eq(rx.i), tx.o.eq(core.tx)]
         lights = (core.alive_light, core.active_light, core.error_light)
+        parts = {}  # a resource is requested once
         for (path, number), light in zip(wires.leds, lights, strict=False):
             name, _, color = path.partition(".")
             if color:
-                port = getattr(self.ports(platform, name, number), color)
+                if (name, number) not in parts:
+                    parts[name, number] = self.ports(platform, name, number)
+                port = getattr(parts[name, number], color)
             else:
                 port = platform.request(name, number, dir="-")
             buffer = io.Buffer("o", port)
-            m.submodules[f"light_{name}_{number}"] = buffer
+            m.submodules[f"light_{name}_{number}{color}"] = buffer
             m.d.comb += buffer.o.eq(light)
         return m
 

@@ -19,6 +19,8 @@ class Addend(wiring.Component):
     ----------
     addends : :class:`int`
         Pairs of tables, a power of two.
+    compact : bool
+        Register the bytes in front of the tables, not what these hold: fewer flip-flops.
 
     Members
     -------
@@ -42,8 +44,9 @@ class Addend(wiring.Component):
 
     LATENCY = ADDEND
 
-    def __init__(self, addends):
+    def __init__(self, addends, compact=False):
         self.addends = addends
+        self.compact = compact
         super().__init__({
             "index": In(8), "a": In(8), "b": In(8),
             "zp": In(signed(9)), "lo": In(signed(9)), "hi": In(signed(9)),
@@ -63,13 +66,19 @@ class Addend(wiring.Component):
             write = table.write_port(granularity=8)
             selected = self.write_en & (self.write_byte[2] == half)
             entry = Signal(signed(32), name=f"entry_{name}", reset_less=True)
+            if self.compact:
+                held = Signal(8, name=f"held_{name}", reset_less=True)
+                m.d.sync += held.eq(byte)
+                byte = held
+                m.d.comb += entry.eq(read.data)
+            else:
+                m.d.sync += entry.eq(read.data)
             m.d.comb += [
                 read.addr.eq(Cat(byte, self.index)),
                 write.addr.eq(self.write_addr),
                 write.data.eq(self.write_data.replicate(4)),
                 write.en.eq(Mux(selected, 1 << self.write_byte[:2], 0)),
             ]
-            m.d.sync += entry.eq(read.data)
             entries.append(entry)
 
         # 3  sum; the shift by 16 is wiring

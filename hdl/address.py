@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from .isa import Op
+from .lanes import delay
 from .sequencer import instruction_layout
 
 __all__ = ["AddressGenerator"]
@@ -83,6 +84,30 @@ class _Nest:
         return Cat(*flags).all()
 
 
+class _Chain:
+    """The same of a chain from loop to loop, with few registers: for small engines, slow clocks."""
+
+    def __init__(self, m, counts, load, step):
+        self.ends, self.carry = {}, {}
+        ends, carry = step, C(1)
+        for name, count in counts.items():
+            last = _count(m, name, count, load, ends)
+            self.carry[name] = carry = carry & last
+            self.ends[name] = ends = ends & last
+
+
+def _count(m, name, iterations, load, advance):
+    """Turns of a loop, from 1; returns whether this is the last."""
+    turn = Signal(len(iterations), name=f"{name}_turn", reset_less=True)
+    last = Signal(name=f"{name}_last")
+    m.d.comb += last.eq(turn == iterations)
+    with m.If(load | (advance & last)):
+        m.d.sync += turn.eq(1)
+    with m.Elif(advance):
+        m.d.sync += turn.eq(turn + 1)
+    return last
+
+
 class AddressGenerator(wiring.Component):
     """Issues a layer's slices, one a cycle, in the order that ``hdl/isa.py`` defines.
 
@@ -95,6 +120,8 @@ class AddressGenerator(wiring.Component):
     ----------
     config : EngineConfig
         ``lanes``, ``simd`` and ``word_bytes`` are used.
+    weight_lag : int
+        See ``weight``.
 
     Members
     -------
@@ -117,15 +144,16 @@ class AddressGenerator(wiring.Component):
     blind : Out(1)
         Window: what lies two columns before is left of the image.
     weight : Out(16)
-        Weight word.
+        Weight word; with ``weight_lag`` n it comes n - 1 cycles after the others (0: with them).
     first, last : Out(1)
         First and last slice of a pixel (window: of a column; ``last`` of those with a result).
     row_last, block_last, layer_last : Out(1)
         With ``last``: the last pixel of a row; of a block; of the layer.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, weight_lag=0):
         self.config = config
+        self.weight_lag = weight_lag
         dot = exact_log2(config.word_bytes // config.simd)
         lane = exact_log2(config.word_bytes // config.lanes)
         self.part_bits = {Op.DOT: dot, Op.LANE: lane}
@@ -163,15 +191,22 @@ class AddressGenerator(wiring.Component):
             "slice": i.c_slices, "kx": Mux(window, 1, i.kernel_w), "ky": i.kernel_h,
             "ox": i.columns, "oy": i.out_h, "block": i.blocks,
         }
-        if self.config.compact:
-            counts = {name: count[:self.config.field_bits] for name, count in counts.items()}
-        nest = _Nest(m, counts, self.load, step)
+        compact = self.config.compact
+        if compact:
+            bits = {"slice": "c_slices", "ox": "columns", "oy": "out_h", "block": "blocks"}
+            counts = {name: count[:self.config.field_bits(bits[name])] if name in bits else count
+                      for name, count in counts.items()}
+        nest = (_Chain if compact else _Nest)(m, counts, self.load, step)
         loops = nest.ends
         m.d.comb += self.finish.eq(loops["block"])
 
         has_result = self._results(m, loops, window)
-        pause = _Counter(m, "idle", i.idle)
-        pause.move(m, self.load, idle, idle & pause.last)
+        if compact:
+            pause_last = _count(m, "idle", i.idle, self.load, idle)
+        else:
+            pause = _Counter(m, "idle", i.idle)
+            pause.move(m, self.load, idle, idle & pause.last)
+            pause_last = pause.last
         has_idle = Signal(reset_less=True)
         m.d.sync += has_idle.eq(i.idle != 0)
         with m.If(loops["block"]):
@@ -179,7 +214,7 @@ class AddressGenerator(wiring.Component):
         with m.Elif(loops["ky"]):
             pauses = has_idle & has_result & ~(window & nest.carry["ox"])
             m.d.sync += [step.eq(~pauses), idle.eq(pauses)]
-        with m.Elif(idle & pause.last):
+        with m.Elif(idle & pause_last):
             m.d.sync += [step.eq(1), idle.eq(0)]
         with m.If(self.go):
             m.d.sync += step.eq(1)
@@ -259,16 +294,27 @@ class AddressGenerator(wiring.Component):
     def _walk_input(self, m, turns, ends, starts, stays, load, step, window):
         """Address, padding and part of the slice, by one running sum for each loop."""
         i = self.instruction
-        bits = self.config.field_bits
-        coordinate = max(bits, 9) + 1 if self.config.compact else _COORDINATE
+        bits = self.config.address_bits
+        coordinate = _COORDINATE
+        if self.config.compact:
+            coordinate = max(self.config.field_bits("in_h"), 9) + 1
         row, pixel, ky, kx = (Signal(bits, name=f"base_{n}", reset_less=True)
                               for n in ("row", "pixel", "ky", "kx"))
         y_row, y, x_pixel, x = (Signal(coordinate, name=n, reset_less=True)
                                 for n in ("y_row", "y", "x_pixel", "x"))
-        channel = Signal(bits, reset_less=True)  # slice (DOT) or block (LANE) within the pixel
+        channel = Signal(self.config.field_bits("blocks"), reset_less=True)  # slice (DOT) or block (LANE) within the pixel
 
         # Which loop turns is one-hot, so the new value is an OR of what each of them sets.
         def move(target, **values):
+            if self.config.compact:
+                # A chain of choices takes fewer LUTs.
+                with m.If(starts):
+                    m.d.sync += target.eq(values.pop("start"))
+                for name, value in values.items():
+                    if value is not target:
+                        with m.Elif(turns[name]):
+                            m.d.sync += target.eq(value)
+                return
             chosen = Mux(stays, target, 0)
             for name, value in values.items():
                 turn = starts if name == "start" else turns[name]
@@ -313,18 +359,25 @@ class AddressGenerator(wiring.Component):
     def _walk_weights(self, m, ends, load, step):
         """Weight words follow one another; each pixel of a block starts again at the block's."""
         i = self.instruction
-        block = Signal(16, name="weight_block", reset_less=True)
-        here = Signal(16, name="weight_here", reset_less=True)
+        bits = self.config.field_bits("weights")
+        block = Signal(bits, name="weight_block", reset_less=True)
+        here = Signal(bits, name="weight_here", reset_less=True)
         following = here + 1
+        # A compact engine walks as late as the memory wants the address, instead of keeping that.
+        flags = Cat(load, step & ~i.weight_hold, ends["oy"], ends["ky"])
+        load, moves, ends_block, ends_pixel = delay(m, flags, self.weight_lag, "weight_walk")
         with m.If(load):
             m.d.sync += [block.eq(i.weights), here.eq(i.weights)]
-        with m.Elif(step & ~i.weight_hold):
-            with m.If(ends["oy"]):
+        with m.Elif(moves):
+            with m.If(ends_block):
                 m.d.sync += [block.eq(following), here.eq(following)]
-            with m.Elif(ends["ky"]):
+            with m.Elif(ends_pixel):
                 m.d.sync += here.eq(block)
             with m.Else():
                 m.d.sync += here.eq(following)
-        weight = Signal.like(self.weight, reset_less=True)
-        m.d.sync += weight.eq(here)
-        m.d.comb += self.weight.eq(weight)
+        if self.weight_lag:
+            m.d.comb += self.weight.eq(here)
+        else:
+            weight = Signal.like(self.weight, reset_less=True)
+            m.d.sync += weight.eq(here)
+            m.d.comb += self.weight.eq(weight)

@@ -161,12 +161,24 @@ class EngineConfig:
         """Bytes of an instruction that the sequencer reads in a cycle."""
         return 4 if self.compact else 16
 
+    def field_bits(self, name: str) -> int:
+        """Bits of an instruction's field of 16 that are looked at."""
+        if not self.compact:
+            return 16
+        if name == "weights":
+            return (self.weight_words - 1).bit_length()
+        if name == "params":
+            return (self.param_words - 1).bit_length()
+        if name in ("blocks", "c_slices"):  # a word holds so many of them
+            return (self.act_words * self.word_bytes // min(self.lanes, self.simd)).bit_length()
+        if name in ("out_h", "out_w", "in_h", "in_w", "columns"):  # a pixel fills a word at least
+            return self.act_words.bit_length()
+        return self.address_bits
+
     @property
-    def field_bits(self) -> int:
-        """Bits of an instruction's addresses, steps and counts of 16 bits that are looked at."""
-        # Every pixel fills a word at least, and a word holds so many slices or blocks.
-        depth = self.act_words * self.word_bytes // min(self.lanes, self.simd)
-        return max(depth, self.param_words).bit_length() if self.compact else 16
+    def address_bits(self) -> int:
+        """Bits of an activation word's address that are computed with."""
+        return (self.act_words - 1).bit_length() if self.compact else 16
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)

@@ -126,7 +126,14 @@ class Engine(wiring.Component):
 
         m.submodules.sequencer = sequencer = Sequencer(config, self.cycles_limit)
         flushed = ResetInserter(sequencer.flush)
-        address = AddressGenerator(config)
+        # The host writes weights only while nothing runs: one port is enough.
+        kind = SingleByteMemory if config.weight_spram else ByteMemory
+        weights = kind(config.weight_word_bytes, config.weight_words, config.compact)
+        params = ByteMemory(config.requantisers * 8, config.param_words, config.compact)
+        # Weights need no bank multiplexer's register and come later than their slice.
+        to_lanes = ActivationMemory.LATENCY
+        to_weights = to_lanes + Lanes.WEIGHT_LAG - weights.LATENCY
+        address = AddressGenerator(config, to_weights + 1 if config.compact else 0)
         lanes = Lanes(config)
         post = Post(config)
         writeback = WriteBack(config)
@@ -135,10 +142,6 @@ class Engine(wiring.Component):
         m.submodules.post = flushed(post)
         m.submodules.writeback = flushed(writeback)
         m.submodules.activation_memory = activations = ActivationMemory(config)
-        # The host writes weights only while nothing runs: one port is enough.
-        kind = SingleByteMemory if config.weight_spram else ByteMemory
-        weights = kind(config.weight_word_bytes, config.weight_words)
-        params = ByteMemory(config.requantisers * 8, config.param_words)
         m.submodules.weight_memory = weights
         m.submodules.param_memory = params
 
@@ -161,12 +164,13 @@ class Engine(wiring.Component):
         ]
 
         # The host's writes, one register from the port to the memories; another for a byte that
-        # comes while the first waits, so that `write_ready` depends on nothing of this cycle.
+        # comes while the first waits, so that `write_ready` depends on nothing of this cycle. Compact
+        # engines have neither.
         coming = Cat(self.write_space, self.write_addr, self.write_byte, self.write_data)
         spare = Signal.like(coming, reset_less=True)
-        at_hand = Signal.like(coming, reset_less=True)
+        at_hand = coming if config.compact else Signal.like(coming, reset_less=True)
         has_spare = Signal()
-        write_en = Signal()
+        write_en = self.write_en if config.compact else Signal()
         space, write_addr = at_hand[:3], at_hand[3:19]
         write_byte, write_data = at_hand[19:27], at_hand[27:]
         is_act = Signal()  # `at_hand` goes into activation memory
@@ -174,19 +178,20 @@ class Engine(wiring.Component):
         m.d.comb += [
             is_act.eq(write_en & (space == Space.ACT)),
             moves.eq(~is_act | (writeback.host_ready & ~sequencer.flush)),
-            self.write_ready.eq(~has_spare),
+            self.write_ready.eq(moves if config.compact else ~has_spare),
             self.write_idle.eq(~write_en & ~has_spare),
         ]
-        with m.If(~has_spare):
-            m.d.sync += spare.eq(coming)
-        with m.If(moves):
-            m.d.sync += [
-                at_hand.eq(Mux(has_spare, spare, coming)),
-                write_en.eq(has_spare | self.write_en),
-                has_spare.eq(0),
-            ]
-        with m.Elif(~has_spare):
-            m.d.sync += has_spare.eq(self.write_en)
+        if not config.compact:
+            with m.If(~has_spare):
+                m.d.sync += spare.eq(coming)
+            with m.If(moves):
+                m.d.sync += [
+                    at_hand.eq(Mux(has_spare, spare, coming)),
+                    write_en.eq(has_spare | self.write_en),
+                    has_spare.eq(0),
+                ]
+            with m.Elif(~has_spare):
+                m.d.sync += has_spare.eq(self.write_en)
         targets = {Space.WGHT: weights, Space.PARM: params, Space.INST: sequencer}
         for number, target in targets.items():
             m.d.comb += [
@@ -218,13 +223,12 @@ class Engine(wiring.Component):
         ]
 
         # A slice and its tags reach the lanes together; the address generator's outputs are one
-        # cycle younger than the slice. Weights need no bank multiplexer's register and come later.
+        # cycle younger than the slice.
         layer = sequencer.layer
         tail = sequencer.tail
-        to_lanes = ActivationMemory.LATENCY
-        to_weights = to_lanes + Lanes.WEIGHT_LAG - ByteMemory.LATENCY
         m.d.comb += [
-            weights.read_addr.eq(delay(m, address.weight, to_weights, "weight")),
+            weights.read_addr.eq(
+                delay(m, address.weight, 0 if config.compact else to_weights, "weight")),
             lanes.weights.eq(weights.read_data),
             lanes.word.eq(activations.read_data),
             lanes.part.eq(delay(m, address.part, to_lanes, "part")),
@@ -234,13 +238,15 @@ class Engine(wiring.Component):
             lanes.first.eq(delay(m, address.first, to_lanes, "first")),
         ]
         # The layer's fields keep step with its first slice, which is issued as they change: the
-        # slices ahead of it are still of the layer before.
+        # slices ahead of it are still of the layer before. Behind a serial requantiser there are
+        # none: the drain is far longer.
+        to_fields = 0 if config.compact else 2 + to_lanes
+        to_sums = 0 if config.compact else to_fields + Lanes.SUM_LAG + exact_log2(config.simd)
         fields = Cat(layer.op == Op.LANE, layer.window, layer.x_unsigned, layer.zp_x)
         m.d.comb += [
             Cat(lanes.is_lane, lanes.window, lanes.x_unsigned, lanes.zp_x).eq(
-                delay(m, fields, 2 + to_lanes, "fields")),
-            lanes.acc_max.eq(delay(m, layer.acc_max, 2 + to_lanes + Lanes.SUM_LAG + exact_log2(
-                config.simd), "acc_max")),
+                delay(m, fields, to_fields, "fields")),
+            lanes.acc_max.eq(delay(m, layer.acc_max, to_sums, "acc_max")),
         ]
 
         # A pixel's end reaches write-back so that the first beat's parameters meet its sums.

@@ -43,12 +43,18 @@ class ByteMemory(wiring.Component):
 
     A read and a write of the same word must not meet in a cycle.
 
+    ``compact``: few registers instead of a short way through the memory. Bytes are written one by
+    one, by byte enables (no loss in the 16-bit blocks of an iCE40), and the address is registered,
+    not the word.
+
     Parameters
     ----------
     width : int
         Bytes of a word.
     depth : int
         Words. Addresses beyond read and write nothing that matters.
+    compact : bool
+        See above.
 
     Attributes
     ----------
@@ -68,9 +74,10 @@ class ByteMemory(wiring.Component):
 
     LATENCY = 2
 
-    def __init__(self, width, depth):
+    def __init__(self, width, depth, compact=False):
         self.width = width
         self.depth = depth
+        self.compact = compact
         super().__init__({
             "read_addr": In(16),
             "read_data": Out(width * 8),
@@ -82,6 +89,9 @@ class ByteMemory(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        if self.compact:
+            self._bytewise(m)
+            return m
 
         gathered = Signal(self.width * 8, reset_less=True)
         with m.If(self.write_en):
@@ -125,6 +135,22 @@ class ByteMemory(wiring.Component):
         m.d.comb += self.read_data.eq(result)
         return m
 
+    def _bytewise(self, m):
+        bits = address_bits(self.depth)
+        m.submodules.words = words = memory.Memory(
+            shape=unsigned(self.width * 8), depth=self.depth, init=[])
+        read = words.read_port()
+        write = words.write_port(granularity=8)
+        addr = Signal(bits, reset_less=True)
+        m.d.sync += addr.eq(self.read_addr)
+        m.d.comb += [
+            read.addr.eq(addr),
+            self.read_data.eq(read.data),
+            write.addr.eq(self.write_addr),
+            write.data.eq(self.write_data.replicate(self.width)),
+            write.en.eq(self.write_en << self.write_byte[:max(self.width - 1, 1).bit_length()]),
+        ]
+
 
 class SingleByteMemory(wiring.Component):
     """:class:`ByteMemory` with one port for reads and writes: blocks of 16 bits side by side.
@@ -134,15 +160,16 @@ class SingleByteMemory(wiring.Component):
     other half when one is written, so bytes are gathered by pairs. What is read in the cycle of a
     write is lost.
 
-    Parameters, members and latency are those of :class:`ByteMemory`; ``width`` is even. A word that
-    is broken off is written as far as its pairs are whole.
+    Parameters and members are those of :class:`ByteMemory`, and so is the latency unless
+    ``compact``: there it is 1, without an output register. ``width`` is even. A word that is broken
+    off is written as far as its pairs are whole.
     """
 
-    LATENCY = ByteMemory.LATENCY
-
-    def __init__(self, width, depth):
+    def __init__(self, width, depth, compact=False):
         self.width = width
         self.depth = depth
+        self.compact = compact
+        self.LATENCY = ByteMemory.LATENCY - compact
         super().__init__({
             "read_addr": In(16),
             "read_data": Out(width * 8),
@@ -172,9 +199,10 @@ class SingleByteMemory(wiring.Component):
                 write.addr.eq(addr),
                 write.data.eq(Cat(first, self.write_data)),
                 write.en.eq(self.write_en & (self.write_byte == 2 * k + 1)),
-                self.read_data.word_select(k, 16).eq(word),
+                self.read_data.word_select(k, 16).eq(read.data if self.compact else word),
             ]
-            m.d.sync += word.eq(read.data)
+            if not self.compact:
+                m.d.sync += word.eq(read.data)
         return m
 
 
@@ -272,8 +300,16 @@ class ActivationMemory(wiring.Component):
             late = Signal(2, name=f"late{k}", reset_less=True)
             is_read = self.read_en & (self.read_addr[bits:][:bank_bits] == k)
             word = Signal(config.word_bytes * 8, name=f"word{k}", reset_less=True)
+            addr = Mux(skip | (host & ~is_read), skip_addr, self.read_addr[:bits])
+            if config.compact:
+                # The bank's address is registered instead of its word: far fewer flip-flops.
+                bank_addr = Signal(bits, name=f"bank_addr{k}", reset_less=True)
+                m.d.sync += bank_addr.eq(addr)
+                m.d.comb += [read.addr.eq(bank_addr), word.eq(read.data)]
+            else:
+                m.d.comb += read.addr.eq(addr)
+                m.d.sync += word.eq(read.data)
             m.d.comb += [
-                read.addr.eq(Mux(skip | (host & ~is_read), skip_addr, self.read_addr[:bits])),
                 lost[k].eq(host & is_read),
                 write.addr.eq(self.write_addr[:bits]),
                 write.data.eq(self.write_data),
@@ -284,7 +320,6 @@ class ActivationMemory(wiring.Component):
                 skip.eq(self.skip_en & (self.skip_addr[bits:] == k)),
                 host.eq(self.host_en & ~self.skip_en & (self.host_addr[bits:] == k)),
                 late.eq(Cat(skip | host, late[0])),
-                word.eq(read.data),
             ]
             read_word |= Mux(main[1], word, 0)
             skip_word |= Mux(late[1], word, 0)

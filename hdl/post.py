@@ -164,7 +164,9 @@ class Post(wiring.Component):
         write_addr = Signal(16, reset_less=True)
         write_byte = Signal(3, reset_less=True)
         write_data = Signal(8, reset_less=True)
-        m.d.sync += [
+        # Few and near in a compact engine, which so saves the register.
+        domain = m.d.comb if self.config.compact else m.d.sync
+        domain += [
             write_table.eq(self.write_en & (self.write_space == 3)),
             write_addend.eq(self.write_en & (self.write_space == 4)),
             write_addr.eq(self.write_addr),
@@ -224,7 +226,8 @@ class Post(wiring.Component):
                 with m.If(self.has_mul):
                     m.d.comb += requantiser.sum.eq(product.o)
             if self.config.addends:
-                m.submodules[f"addend{k}"] = addend = Addend(self.config.addends)
+                m.submodules[f"addend{k}"] = addend = Addend(
+                    self.config.addends, compact=self.config.compact)
                 m.d.comb += [
                     addend.index.eq(self.addend_index),
                     addend.a.eq(requantiser.y[:8]),

@@ -74,6 +74,8 @@ class Sequencer(wiring.Component):
     def __init__(self, config, cycles_limit):
         self.config = config
         self.cycles_limit = cycles_limit
+        # Of an instruction's index, or of the first one behind the memory.
+        self.index_bits = config.instructions.bit_length() if config.compact else 16
         super().__init__({
             "start": In(1),
             "first": In(16),
@@ -117,7 +119,9 @@ class Sequencer(wiring.Component):
         elapsed_run = Signal(32)
         cycles = Signal(32)
         m.d.comb += [
-            self.busy.eq(busy), self.done.eq(done), self.error.eq(error), self.cycles.eq(cycles),
+            self.busy.eq(busy), self.done.eq(done), self.error.eq(error),
+            # Without a run behind it the count stands still when the run is done.
+            self.cycles.eq(elapsed_run if self.config.compact else cycles),
         ]
 
         # The run that waits, and the one that begins: that, or the one just asked for.
@@ -148,7 +152,7 @@ class Sequencer(wiring.Component):
         # A compact engine has `following` alone, which stays until the last slice is issued.
         compact = self.config.compact
         instruction = following if compact else Signal(instruction_layout(), reset_less=True)
-        index = Signal(16, reset_less=True)
+        index = Signal(self.index_bits, reset_less=True)
         m.d.comb += self.instruction.eq(instruction)
         held = Signal()  # `instruction` waits for its turn
         is_end = Signal()
@@ -214,8 +218,8 @@ class Sequencer(wiring.Component):
 
         # The running layer; `overlapping` while the one before it is not done.
         tail = Signal(instruction_layout(), reset_less=True)
-        begun_index = Signal(16, reset_less=True)
-        layer_index = Signal(16)
+        begun_index = Signal(self.index_bits, reset_less=True)
+        layer_index = Signal(self.index_bits)
         waiting = Signal()  # `layer` has not become `tail` yet
         begin = Signal()
         m.d.comb += [
@@ -225,14 +229,20 @@ class Sequencer(wiring.Component):
         with m.If(self.finish):
             m.d.sync += [overlapping.eq(0), active.eq(overlapping)]
         m.d.sync += begin.eq(0)
+        # A compact engine keeps no copy of the whole layer: `instruction` stays until its last slice
+        # is issued, and the layer before is done when its first pixel is complete.
+        source = instruction if compact else layer
         with m.If(waiting & ~overlapping):
-            m.d.sync += [tail.eq(layer), layer_index.eq(begun_index), begin.eq(1), waiting.eq(0)]
+            m.d.sync += [tail.eq(source), layer_index.eq(begun_index), begin.eq(1), waiting.eq(0)]
         with m.If(self.go):
             m.d.sync += [
                 layer.eq(instruction), begun_index.eq(index), waiting.eq(1),
                 active.eq(1), overlapping.eq(active & ~self.finish),
             ]
-        elapsed = self._count(m, layer_index, active)
+        if compact and not self.config.counters:
+            elapsed = elapsed_run  # the bound of a layer is one of the run
+        else:
+            elapsed = self._count(m, layer_index, active)
 
         # Ends of a run.
         stuck = active & elapsed[self.cycles_limit.bit_length() - 1]
@@ -268,7 +278,7 @@ class Sequencer(wiring.Component):
             m.d.sync += [bounded.eq(run_count != 0), left.eq(run_count), exhausted.eq(0)]
         with m.If(self.clear):
             m.d.sync += [
-                busy.eq(0), done.eq(0), error.eq(0), cycles.eq(0), fault.eq(0),
+                busy.eq(0), done.eq(0), error.eq(0), cycles.eq(0), fault.eq(0), elapsed_run.eq(0),
             ]
         return m
 
@@ -277,7 +287,7 @@ class Sequencer(wiring.Component):
         config = self.config
         width = config.fetch_bytes
         fetches = INSTRUCTION_BYTES // width
-        code = ByteMemory(width, config.instructions * fetches)
+        code = ByteMemory(width, config.instructions * fetches, config.compact)
         m.submodules.instruction_memory = code
         piece_bits = fetches.bit_length() - 1
         byte_bits = width.bit_length() - 1
@@ -288,7 +298,7 @@ class Sequencer(wiring.Component):
             code.write_data.eq(self.write_data),
         ]
 
-        where = Signal(16, reset_less=True)
+        where = Signal(self.index_bits, reset_less=True)
         piece = Signal(piece_bits)
         asking = Signal()
         final = piece == fetches - 1
@@ -341,8 +351,9 @@ class Sequencer(wiring.Component):
         narrow = Signal(instruction_layout(), name="narrow")
         m.d.comb += narrow.eq(instruction)
         for f in FIELDS:
-            if f.bits == 16 and f.name != "weights":
-                m.d.comb += narrow[f.name].eq(instruction[f.name][:self.config.field_bits])
+            if f.bits == 16:
+                bits = self.config.field_bits(f.name)
+                m.d.comb += narrow[f.name].eq(instruction[f.name][:bits])
         return narrow
 
     def _invalid(self, instruction):

@@ -68,23 +68,27 @@ class Top(wiring.Component):
         m.submodules.transmitter = transmitter = FrameTransmitter()
         m.submodules.encoder = encoder = CobsEncoder()
 
-        # What is ready or valid here must not depend on what is there within a cycle.
-        m.submodules.request_buffer = request = Buffer(8)
-        m.submodules.reply_buffer = reply = Buffer(8)
-        m.submodules.frame_buffer = frame = Buffer(Last)
-
         wiring.connect(m, wiring.flipped(self.i), decoder.i)
         wiring.connect(m, decoder.o, receiver.i)
-        wiring.connect(m, receiver.payload, request.i)
-        wiring.connect(m, request.o, controller.payload)
         wiring.connect(m, controller.header, transmitter.header)
-        wiring.connect(m, controller.reply, reply.i)
-        wiring.connect(m, reply.o, transmitter.i)
-        wiring.connect(m, transmitter.o, frame.i)
-        wiring.connect(m, frame.o, encoder.i)
+        if self.controller.config.compact:
+            wiring.connect(m, receiver.payload, controller.payload)
+            wiring.connect(m, controller.reply, transmitter.i)
+            wiring.connect(m, transmitter.o, encoder.i)
+        else:
+            # What is ready or valid must not depend on what is there within a cycle.
+            m.submodules.request_buffer = request = Buffer(8)
+            m.submodules.reply_buffer = reply = Buffer(8)
+            m.submodules.frame_buffer = frame = Buffer(Last)
+            wiring.connect(m, receiver.payload, request.i)
+            wiring.connect(m, request.o, controller.payload)
+            wiring.connect(m, controller.reply, reply.i)
+            wiring.connect(m, reply.o, transmitter.i)
+            wiring.connect(m, transmitter.o, frame.i)
+            wiring.connect(m, frame.o, encoder.i)
+            m.d.comb += request.clear.eq(controller.release)
         wiring.connect(m, encoder.o, wiring.flipped(self.o))
         m.d.comb += [
-            request.clear.eq(controller.release),
             controller.frame.eq(receiver.frame),
             controller.valid.eq(receiver.valid),
             receiver.release.eq(controller.release),

@@ -230,21 +230,21 @@ class WriteBack(wiring.Component):
         beat_bits = exact_log2(config.beats)
         block_bits = exact_log2(config.word_bytes // config.lanes)
         tag = Signal(data.StructLayout({
-            "offset": 16,                     # word, relative to dst and src2
+            "offset": config.address_bits,    # word, relative to dst and src2
             "place": beat_bits + block_bits,  # group of R bytes in the word
             "layer_last": 1,
         }))
         valid = Signal()
-        offset = Signal(16, reset_less=True)
+        offset = Signal(config.address_bits, reset_less=True)
         beat = Signal(beat_bits, reset_less=True)
         ending = Signal(reset_less=True)  # this pixel is the layer's last
-        param = Signal(16, reset_less=True)
+        param = Signal(config.field_bits("params"), reset_less=True)
 
         # Of the next pixel to come.
-        next_param = Signal(16, reset_less=True)
-        next_offset = Signal(16, reset_less=True)
-        next_block = Signal(16, reset_less=True)
-        block_ahead = Signal(16, reset_less=True)
+        next_param = Signal(config.field_bits("params"), reset_less=True)
+        next_offset = Signal(config.address_bits, reset_less=True)
+        next_block = Signal(config.field_bits("blocks"), reset_less=True)
+        block_ahead = Signal(config.field_bits("blocks"), reset_less=True)
         place_block = Signal(block_bits, reset_less=True)
         is_final = beat == config.beats - 1
         is_over = C(1)  # the next beat follows
@@ -252,7 +252,7 @@ class WriteBack(wiring.Component):
             phase = Signal(range(config.beat_cycles), reset_less=True)
             is_over = phase == config.beat_cycles - 1
             m.d.sync += phase.eq(Mux(self.last | is_over, 0, phase + 1))
-        row_step = Signal(16, reset_less=True)  # from a row's last pixel to the next row's first
+        row_step = Signal(config.address_bits, reset_less=True)  # from a row's last pixel to the next row's first
         m.d.sync += row_step.eq(self.out_pixel_words + self.out_row_gap)
 
         with m.If(self.last):

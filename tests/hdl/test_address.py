@@ -10,6 +10,8 @@ from trivet.hdl.config import EngineConfig
 from trivet.hdl.isa import Instruction, Op
 from trivet.hdl.sequencer import instruction_layout
 
+COMPACT = EngineConfig(
+    lanes=2, simd=4, requantisers=1, act_banks=4, act_bank_words=16384, serial=1, compact=1)
 WIDE = EngineConfig(lanes=8, simd=4, requantisers=2)
 DEEP = EngineConfig(lanes=2, simd=8, requantisers=2)
 

@@ -90,13 +90,14 @@ class Controller(wiring.Component):
                 f"at most {BOARD_BYTES}"
             )
         self.config = config
+        self.slots = 1 if config.compact else RUNS  # compact engines queue no run
         self.read_latency = read_latency
         self.greeting = (
             build_sha256
             + bytes.fromhex(config.sha256)
             + name.ljust(BOARD_BYTES, b"\0")
             + config.isa.to_bytes(2, "little")
-            + bytes([1, 1 if config.compact else RUNS])
+            + bytes([1, self.slots])
         )
         super().__init__(
             {
@@ -160,21 +161,31 @@ class Controller(wiring.Component):
         known_type = Signal()
         has_arguments = Signal()
 
-        # The two runs last asked for; bit k of the flags is about run k. Compact engines queue
-        # none: they use run 0 alone, and synthesis leaves the other out.
-        runs = Array(Signal(Run, name=f"run{k}") for k in range(RUNS))
-        running = Signal(RUNS)  # under way, or waiting for that
-        ended = Signal(RUNS)  # its answer is due
-        answered = Signal(RUNS)  # its answer can be given again
+        # The two runs last asked for; bit k of the flags is about run k.
+        slots = self.slots
+        runs = Array(Signal(Run, name=f"run{k}") for k in range(slots))
+        running = Signal(slots)  # under way, or waiting for that
+        ended = Signal(slots)  # its answer is due
+        answered = Signal(slots)  # its answer can be given again
+        # Where no run follows another, the engine keeps what the last one's answer needs.
+        outcomes = runs
+        if slots == 1:
+            outcomes = Array([Signal(Run, name="outcome")])
+            m.d.comb += [
+                outcomes[0].cycles.eq(self.cycles),
+                outcomes[0].fault.eq(self.error),
+                outcomes[0].layer.eq(self.layer),
+            ]
         turn = Signal()  # the older of the two, whose place the next one takes
         under_way = Signal()
         due = Signal()  # whose answer is next
         shown = Signal()  # which one is being answered
         repeated = Signal()  # the one that the request at hand asks for again
-        m.d.comb += [
-            under_way.eq(Mux(running.all(), turn, running[1])),
-            due.eq(Mux(ended.all(), turn, ended[1])),
-        ]
+        if slots > 1:
+            m.d.comb += [
+                under_way.eq(Mux(running.all(), turn, running[1])),
+                due.eq(Mux(ended.all(), turn, ended[1])),
+            ]
 
         # The answer being sent.
         answers = Signal(4)  # Type; DONE stands for ERROR, too
@@ -193,7 +204,7 @@ class Controller(wiring.Component):
         none_left = Signal(reset_less=True)
         body_empty = Signal(reset_less=True)
         greeting_index = Signal(range(len(self.greeting) + 1))
-        epoch = Signal(32)
+        epoch = Signal(8 if self.config.compact else 32)  # the host looks whether it changes
 
         # Views of the arguments, which arrive lowest byte first and are shifted down from the top.
         load = arguments[8 * (ARGUMENT_BYTES - LOAD_HEADER_BYTES) :]
@@ -298,18 +309,19 @@ class Controller(wiring.Component):
 
         # Comparisons of the arguments, registered while they are complete and CHECK not yet come.
         known = answered | running | ended
-        match = Signal(RUNS)
+        match = Signal(slots)
         is_beyond = Signal()  # RUN
         is_outside = Signal()  # PEEK
         is_many = Signal()  # COUNTERS
         m.d.sync += [
-            match.eq(Cat(matches(k) for k in range(RUNS))),
+            match.eq(Cat(matches(k) for k in range(slots))),
             is_beyond.eq(run[32:48] >= self.config.instructions),
             is_outside.eq((peek[64:80] > PAYLOAD_BYTES) | (peek[0:8] != 0)),
             is_many.eq((counters[16:32] > COUNTERS_MAX)
                        | (counters[0:16] + counters[16:32] > self.config.instructions)),
         ]
-        m.d.comb += repeated.eq(match[1] & known[1])
+        if slots > 1:
+            m.d.comb += repeated.eq(match[1] & known[1])
 
         with m.FSM():
             with m.State("IDLE"):
@@ -388,7 +400,7 @@ class Controller(wiring.Component):
                         m.next = "EXTENT"
                 with m.Elif(kinds[Type.RUN]):
                     with m.If(known.bit_select(repeated, 1)
-                              & Mux(repeated, match[1], match[0])):
+                              & match.bit_select(repeated, 1)):
                         with m.If(answered.bit_select(repeated, 1)):
                             report_run(repeated, to_request=1)
                         with m.Else():
@@ -401,7 +413,7 @@ class Controller(wiring.Component):
                         m.d.comb += release.eq(1)
                         m.d.sync += [
                             self.start.eq(1),
-                            turn.eq(0 if self.config.compact else ~turn),
+                            turn.eq(~turn if slots > 1 else 0),
                             running.bit_select(turn, 1).eq(1),
                             answered.bit_select(turn, 1).eq(0),
                             runs[turn].seq.eq(self.frame.seq),
@@ -420,7 +432,7 @@ class Controller(wiring.Component):
                     running.eq(0),
                     ended.eq(ended | running),
                 ]
-                for k in range(RUNS):
+                for k in range(slots):
                     with m.If(running[k]):
                         abort(k)
                 m.next = "IDLE"
@@ -458,7 +470,7 @@ class Controller(wiring.Component):
                     with m.Else():
                         answer(Type.ACK)
             with m.State("ANSWER"):
-                is_fault = runs[shown].fault
+                is_fault = outcomes[shown].fault
                 size = Signal(COUNT_BITS)
                 short = Signal.like(body_left)  # bytes of it that lie in `body`
                 with m.Switch(answers):
@@ -491,11 +503,11 @@ class Controller(wiring.Component):
                     m.d.sync += body.eq(epoch)
                 with m.Elif(~gives_run):
                     m.d.sync += body.eq(reason)
-                with m.Elif(shown_run.fault):
-                    m.d.sync += body.eq(Cat(C(Fault.ENGINE, 8), shown_run.layer))
+                with m.Elif(outcomes[shown].fault):
+                    m.d.sync += body.eq(Cat(C(Fault.ENGINE, 8), outcomes[shown].layer))
                 with m.Else():
-                    m.d.sync += body.eq(
-                        Cat(shown_run.ticket, shown_run.aborted, C(0, 31), shown_run.cycles))
+                    m.d.sync += body.eq(Cat(shown_run.ticket, shown_run.aborted, C(0, 31),
+                                            outcomes[shown].cycles))
                 # The ROM answers a cycle late: each byte is asked for as the one before is given.
                 m.d.comb += greeting_port.en.eq(1)
                 m.d.sync += [none_left.eq(left == 0), body_empty.eq(body_left == 0)]
@@ -567,7 +579,7 @@ class Controller(wiring.Component):
             with m.If(self.error & running.all()):
                 # The engine dropped what waited.
                 m.d.sync += [running.eq(0), ended.eq(ended | running)]
-                for k in range(RUNS):
+                for k in range(slots):
                     with m.If(under_way != k):
                         abort(k)
 

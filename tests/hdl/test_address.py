@@ -95,7 +95,7 @@ def layers():
     ]
 
 
-@pytest.mark.parametrize("config", [WIDE, DEEP], ids=["wide", "deep"])
+@pytest.mark.parametrize("config", [WIDE, DEEP, COMPACT], ids=["wide", "deep", "compact"])
 def test_slices_follow_the_definition(config):
     dut = AddressGenerator(config)
     names = ("addr", "part", "pad", "weight", "first", "last", "block_last", "layer_last",
@@ -114,7 +114,9 @@ def test_slices_follow_the_definition(config):
                 assert have == want, (*where, name)
 
     async def testbench(ctx):
-        for number, instruction in enumerate(layers()):
+        # Behind a serial requantiser there are no windows.
+        found = [i for i in layers() if config.has_window or not i.window]
+        for number, instruction in enumerate(found):
             bits = int.from_bytes(instruction.encode(), "little")
             ctx.set(dut.instruction, instruction_layout().from_bits(bits))
             ctx.set(dut.load, 1)

@@ -120,7 +120,8 @@ def lower(
     _adopt_views(units, groups)
     layers = [_build(graph, group, values, config) for group in groups]
     forms = _expansions(graph, groups, values, inputs, outputs, config) if expand else {}
-    overlap = overlap and 2 * (len(groups) + 1) <= config.instructions
+    # A compact engine queues no run: a second form would only take memory.
+    overlap = overlap and not config.compact and 2 * (len(groups) + 1) <= config.instructions
     release = _release(groups, layers, values, inputs)
     # Expanded buffers are shared with nothing, nor are those of two forms; others are smaller.
     sides = [(inputs, outputs), *([(outputs,)] if release else [])] if overlap else []

@@ -170,6 +170,8 @@ def verify_program(
         if seen != len(parsed.layers):
             raise DeviceError(f"stage {stage}: {seen} of {len(parsed.layers)} layers answered")
     counts = counted().layers if counted is not None and feeds else None
+    if not parsed.config.counters:
+        counts = None  # the engine has none of single layers
     return [
         LayerReport(
             stage=stage,

@@ -22,6 +22,29 @@ SUFFIX: Mapping[str, str] = {"ecp5": "bit", "ice40": "bin", "gowin": "fs", "xili
 _NEVER_MEET = ("*.engine.*_memory", "*.engine.*.addend*", "*.engine.*.table*")
 
 
+# What `synth_ice40 -dsp` does for products, but for sums: where two products with registers are
+# added, yosys 0.70 puts the sum and both registers into one SB_MAC16 and the other product's output
+# is gone, its input undefined. The selection keeps adders out of its sight.
+_ICE40_PRODUCTS = """\
+opt_expr
+opt_clean
+opt -nodffe -nosdff
+wreduce
+opt_clean
+techmap -map +/mul2dsp.v -map +/ice40/dsp_map.v -D DSP_A_MAXWIDTH=16 -D DSP_B_MAXWIDTH=16 \
+-D DSP_A_MINWIDTH=2 -D DSP_B_MINWIDTH=2 -D DSP_Y_MINWIDTH=11 -D DSP_NAME=$__MUL16X16
+select a:mul2dsp
+setattr -unset mul2dsp
+opt_expr -fine
+wreduce
+select -clear
+select t:SB_MAC16 t:$dff t:$sdff t:$dffe t:$sdffe
+ice40_dsp
+select -clear
+chtype -set $mul t:$__soft_mul
+"""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Commands of one build; ``{seed}`` in a file name or argument stands for the seed.
@@ -68,7 +91,8 @@ def recipe(design: Design, toolchain: Toolchain) -> Recipe:
             "ice40",
             # Single-port RAM starts with nothing, so memories with contents are not put there.
             f"{read_apart}delete *weight_memory/t:$meminit_v2\n"
-            f"synth_ice40 -dsp -spram -top {top} -json synth.json\n{stat}",
+            f"synth_ice40 -top {top} -run begin:coarse\n{_ICE40_PRODUCTS}"
+            f"synth_ice40 -spram -top {top} -json synth.json -run coarse:\n{stat}",
             place=(
                 *common, "--json", "top.json", "--pcf", constraints, "--asc", "top-{seed}.asc",
                 "--freq", mhz, "--timing-allow-fail",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources, Toolchain
+from .board import Board, HostLink, Resources, Toolchain, Wiring
 
 __all__ = ["ICEBREAKER"]
 
@@ -60,5 +60,11 @@ ICEBREAKER = Board(
         family="ice40",
         arguments=("--up5k", "--package", "sg48"),
         pack=(),
+    ),
+    wiring=Wiring(
+        platform="amaranth_boards.icebreaker:ICEBreakerPlatform",
+        baud=3_000_000,
+        leds=(("led_r", 0), ("led_g", 0)),
+        receive_depth=512,
     ),
 )

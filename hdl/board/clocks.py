@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from amaranth import *
 from amaranth.lib.cdc import ResetSynchronizer
 
-__all__ = ["ClockSource", "Ecp5Pll", "ecp5_pll"]
+__all__ = ["ClockSource", "Ecp5Pll", "Ice40Pll", "ecp5_pll", "ice40_pll"]
 
 ECP5_INPUT_HZ = (8_000_000, 400_000_000)
 ECP5_OUTPUT_HZ = (3_125_000, 400_000_000)
 ECP5_PHASE_HZ = (3_125_000, 400_000_000)  # at the phase detector
 ECP5_VCO_HZ = (400_000_000, 800_000_000)
 ECP5_DIVIDERS = 128
+ICE40_INPUT_HZ = (10_000_000, 133_000_000)
+ICE40_VCO_HZ = (533_000_000, 1_066_000_000)
+# Where the loop filter's next range begins.
+ICE40_FILTER_HZ = (17_000_000, 26_000_000, 44_000_000, 66_000_000, 101_000_000)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,36 @@ def ecp5_pll(input_hz, output_hz):
     )
 
 
+@dataclass(frozen=True)
+class Ice40Pll:
+    """Parameters of an SB_PLL40 in SIMPLE feedback.
+
+    VCO = input * (``feedback`` + 1); output = VCO / 2^``output``.
+    """
+
+    feedback: int
+    output: int
+    filter_range: int
+
+
+def ice40_pll(input_hz, output_hz):
+    """The parameters that give ``output_hz`` exactly.
+
+    Limits are those of Lattice FPGA-DS-02008 (sysCLOCK PLL timing). ValueError when there are none.
+    """
+    if ICE40_INPUT_HZ[0] <= input_hz <= ICE40_INPUT_HZ[1]:
+        for output in range(1, 7):
+            feedback, rest = divmod(output_hz << output, input_hz)
+            if (not rest and 1 <= feedback <= 64
+                    and ICE40_VCO_HZ[0] <= output_hz << output <= ICE40_VCO_HZ[1]):
+                filter_range = 1 + sum(input_hz >= bound for bound in ICE40_FILTER_HZ)
+                return Ice40Pll(feedback - 1, output, filter_range)
+    raise ValueError(
+        f"clock: an iCE40's PLL makes no {output_hz / 1e6:g} MHz of {input_hz / 1e6:g} MHz; choose "
+        "a clock that is a simple fraction of the oscillator's"
+    )
+
+
 class ClockSource(Elaboratable):
     """Clock and reset of the domain ``sync``, made of the board's oscillator.
 
@@ -67,7 +101,7 @@ class ClockSource(Elaboratable):
     family : :class:`str`
         As in :class:`trivet.boards.board.Toolchain`.
     oscillator : Signal, in
-        Input of the PLL.
+        Input of the PLL; of an iCE40's, the port of the pin itself.
     oscillator_hz, clock_hz : :class:`int`
         Of the oscillator, and of ``sync``.
     """
@@ -81,6 +115,8 @@ class ClockSource(Elaboratable):
             self.pll = ecp5_pll(oscillator_hz, clock_hz)
         elif clock_hz == oscillator_hz:
             self.pll = None
+        elif family == "ice40":
+            self.pll = ice40_pll(oscillator_hz, clock_hz)
         else:
             raise ValueError(f"clock: no PLL is known for {family}; use the oscillator's clock")
 
@@ -91,10 +127,29 @@ class ClockSource(Elaboratable):
         if self.pll is None:
             m.d.comb += [clock.eq(self.oscillator), locked.eq(1)]
         else:
-            m.submodules.pll = _ecp5(self, clock, locked)
+            pll = _ice40 if self.family == "ice40" else _ecp5
+            m.submodules.pll = pll(self, clock, locked)
         m.d.comb += ClockSignal("sync").eq(clock)
         m.submodules.reset = ResetSynchronizer(~locked, domain="sync")
         return m
+
+
+def _ice40(source, clock, locked):
+    # The one whose input is the pin: that of the fabric takes the clock pin's place for itself.
+    pll = source.pll
+    return Instance(
+        "SB_PLL40_PAD",
+        p_FEEDBACK_PATH="SIMPLE",
+        p_DIVR=Const(0, 4),
+        p_DIVF=Const(pll.feedback, 7),
+        p_DIVQ=Const(pll.output, 3),
+        p_FILTER_RANGE=Const(pll.filter_range, 3),
+        i_PACKAGEPIN=source.oscillator,
+        i_RESETB=Const(1),
+        i_BYPASS=Const(0),
+        o_PLLOUTGLOBAL=clock,
+        o_LOCK=locked,
+    )
 
 
 def _ecp5(source, clock, locked):

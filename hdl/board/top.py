@@ -134,10 +134,15 @@ class BoardTop(Elaboratable):
         m = Module()
         m.domains.sync = ClockDomain()
         wires = self.board.wiring
-        pin = io.Buffer("i", platform.request(platform.default_clk, dir="-"))
-        m.submodules.oscillator = pin
+        pin = platform.request(platform.default_clk, dir="-")
+        if self.board.toolchain.family == "ice40" and (
+                self.board.clock_hz != self.board.oscillator_hz):
+            oscillator = pin.io
+        else:
+            m.submodules.oscillator = buffer = io.Buffer("i", pin)
+            oscillator = buffer.i
         m.submodules.clock = ClockSource(
-            self.board.toolchain.family, pin.i, self.board.oscillator_hz, self.board.clock_hz)
+            self.board.toolchain.family, oscillator, self.board.oscillator_hz, self.board.clock_hz)
         m.submodules.core = core = self.core
 
         port = self.ports(platform, "uart", wires.uart)

@@ -126,7 +126,7 @@ def test_the_netlist_runs_a_layer():
                    capture_output=True)
     received = bytes.fromhex((work / "received.hex").read_text())
     hello, *loaded, done, data = FrameReader().feed(received)
-    assert Hello.from_payload(hello.payload).build_sha256 == BUILD
+    assert Hello.from_payload(hello.payload).build_sha256 == BUILD.hex()
     assert [frame.type for frame in loaded] == [Type.ACK] * len(loaded)
     assert Done.from_payload(done.payload) == Done(77, 0, predicted_total(config, [LAYER]))
     execute(memories, LAYER)

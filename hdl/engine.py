@@ -164,8 +164,8 @@ class Engine(wiring.Component):
         ]
 
         # The host's writes, one register from the port to the memories; another for a byte that
-        # comes while the first waits, so that `write_ready` depends on nothing of this cycle. Compact
-        # engines have neither.
+        # comes while the first waits, so that `write_ready` depends on nothing of this cycle.
+        # Compact engines have neither.
         coming = Cat(self.write_space, self.write_addr, self.write_byte, self.write_data)
         spare = Signal.like(coming, reset_less=True)
         at_hand = coming if config.compact else Signal.like(coming, reset_less=True)

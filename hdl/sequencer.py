@@ -229,8 +229,8 @@ class Sequencer(wiring.Component):
         with m.If(self.finish):
             m.d.sync += [overlapping.eq(0), active.eq(overlapping)]
         m.d.sync += begin.eq(0)
-        # A compact engine keeps no copy of the whole layer: `instruction` stays until its last slice
-        # is issued, and the layer before is done when its first pixel is complete.
+        # A compact engine keeps no copy of the whole layer: `instruction` stays until its last
+        # slice is issued, and the layer before is done when its first pixel is complete.
         source = instruction if compact else layer
         with m.If(waiting & ~overlapping):
             m.d.sync += [tail.eq(source), layer_index.eq(begun_index), begin.eq(1), waiting.eq(0)]

@@ -252,7 +252,8 @@ class WriteBack(wiring.Component):
             phase = Signal(range(config.beat_cycles), reset_less=True)
             is_over = phase == config.beat_cycles - 1
             m.d.sync += phase.eq(Mux(self.last | is_over, 0, phase + 1))
-        row_step = Signal(config.address_bits, reset_less=True)  # from a row's last pixel to the next row's first
+        # From a row's last pixel to the next row's first.
+        row_step = Signal(config.address_bits, reset_less=True)
         m.d.sync += row_step.eq(self.out_pixel_words + self.out_row_gap)
 
         with m.If(self.last):

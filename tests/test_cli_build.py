@@ -90,7 +90,6 @@ def test_build_json_folder_and_copy(trivet: Any, folder: Path) -> None:
         (("build", "--board", "x"), "board 'x' is not known"),
         (("build", "--board", NAME, "--seeds", "0"), "--seeds is 0, must be at least 1"),
         (("build", "--board", NAME, "--time-limit", "0"), "--time-limit is 0 minutes, must be"),
-        (("build", "--board", "colorlight-i5"), "has no engine configuration yet"),
         (("build", "none.trivet", "--board", NAME), "none.trivet: cannot be opened"),
         (("program", "none.trivet", "--board", NAME), "none.trivet: cannot be opened"),
     ],

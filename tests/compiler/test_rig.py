@@ -83,7 +83,6 @@ def test_the_default_rig_is_a_cpu_and_a_virtual_board_on_its_own_link() -> None:
         ('"fpga0"]', '"fpga9"]', r"link 1: leads to device 'fpga9', .* it has cpu0, fpga0"),
         ('board = "ulx3s-85f"', "", r"device 'fpga0': board is missing"),
         ("ulx3s-85f", "de10", r"board 'de10' is not known; known boards: ulx3s-85f"),
-        ("ulx3s-85f", "colorlight-i5", r"board 'colorlight-i5' has no engine configuration yet"),
         ('kind = "cpu"', 'kind = "tpu"', r"kind is 'tpu', must be one of cpu, gpu, fpga, null"),
         ('"Conv_3" = "fpga0"', '"Conv_3" = "fpga7"', r"pin 'Conv_3': device 'fpga7' is not there"),
         ("300_000", "0", r"link 1: bandwidth_bytes_per_second is 0, must be above 0"),

@@ -19,7 +19,6 @@ from trivet.runtime.link.frame import (
     run_request,
 )
 
-
 COMPACT = replace(SMALL, requantisers=1, tables=0, serial=1, expander=0, counters=0, compact=1)
 
 

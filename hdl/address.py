@@ -302,7 +302,8 @@ class AddressGenerator(wiring.Component):
                               for n in ("row", "pixel", "ky", "kx"))
         y_row, y, x_pixel, x = (Signal(coordinate, name=n, reset_less=True)
                                 for n in ("y_row", "y", "x_pixel", "x"))
-        channel = Signal(self.config.field_bits("blocks"), reset_less=True)  # slice (DOT) or block (LANE) within the pixel
+        # Slice (DOT) or block (LANE) within the pixel.
+        channel = Signal(self.config.field_bits("blocks"), reset_less=True)
 
         # Which loop turns is one-hot, so the new value is an OR of what each of them sets.
         def move(target, **values):

@@ -23,8 +23,8 @@ ULX3S_25F = replace(
         source="Lattice FPGA-DS-02012, selection guide: 24k LUTs, 28 multipliers, 56 EBR",
     ),
     status={
-        "simulated": "the engine's top level, above the byte stream of the UART",
-        "routed": "no: no bitstream of this release",
+        "simulated": "the top level through the UART's pins, with another engine of 4 x 4",
+        "routed": "100.2 MHz by nextpnr, worst corner, seed 1 (docs/builds)",
         "hardware": "no: never run on a board",
     },
     engine={
@@ -41,7 +41,7 @@ ULX3S_25F = replace(
         "isa": 1,
     },
     clock_hz=75_000_000,
-    clock_status="planned: an engine of one multiplier was routed at 109 MHz on this family",
+    clock_status="routed: 100.2 MHz reached in the worst corner",
     toolchain=Toolchain(
         family="ecp5",
         arguments=("--25k", "--package", "CABGA381", "--speed", "6"),

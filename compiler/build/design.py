@@ -51,7 +51,7 @@ def design(board: Board, config: EngineConfig, build_sha256: bytes) -> Design:
     constraints = (name, _text(files[name]) + _margin(board))
     # Where a line of RTL came from names folders of this machine; the text must be the same on all.
     rtlil = re.sub(r"^ *attribute \\src .*\n", "", _text(files["top.il"]), flags=re.M)
-    return Design("top", rtlil, constraints, board.clock_hz, r"(^|\$)clk$")
+    return Design("top", rtlil, constraints, board.clock_hz, r"clock\.clk$")
 
 
 def _margin(board: Board) -> str:
@@ -59,7 +59,7 @@ def _margin(board: Board) -> str:
     costs some of it again. Reports compare with the clock itself."""
     if board.toolchain is None or board.clock_hz is None or board.toolchain.family != "ecp5":
         return ""
-    return f'\nFREQUENCY NET "clk" {board.clock_hz * MARGIN / 1e6:g} MHZ;\n'
+    return f'\nFREQUENCY NET "clock.clk" {board.clock_hz * MARGIN / 1e6:g} MHZ;\n'
 
 
 def _platform(path: str) -> Any:

@@ -1,6 +1,7 @@
 """Boards as RTLIL: a small engine on every board that has pins, all of them constrained."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,6 @@ TINY = EngineConfig(
     param_words=16, tables=1, addends=1, instructions=8,
 )  # fmt: skip
 WIRED = [b for b in boards.BOARDS.values() if b.wiring is not None]
-BARE = [b for b in boards.BOARDS.values() if b.wiring is None]
 
 
 @pytest.mark.parametrize("board", WIRED, ids=lambda b: b.name)
@@ -49,7 +49,7 @@ def test_equal_inputs_give_equal_text_and_the_hash_is_in_it() -> None:
     assert ".py" not in first.rtlil  # no machine's folders
 
 
-@pytest.mark.parametrize("board", BARE, ids=lambda b: b.name)
-def test_a_board_without_pins_says_so(board: boards.Board) -> None:
+def test_a_board_without_pins_says_so() -> None:
+    board = replace(boards.get("ulx3s-25f"), wiring=None)
     with pytest.raises(CompileError, match=f"board '{board.name}' has no top level with pins yet"):
         design(board, TINY, bytes(32))

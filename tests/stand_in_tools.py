@@ -6,6 +6,7 @@ negative one is a seed that cannot be routed), ``STAND_IN_FAIL`` (a tool that fa
 a line in the file ``STAND_IN_CALLS``.
 """
 
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from trivet.compiler.build.design import Design
 from trivet.compiler.build.tools import Tool
 from trivet.hdl.config import EngineConfig
 
-__all__ = ["BOARD", "TINY", "use"]
+__all__ = ["BOARD", "TINY", "hears_ctrl_c", "use"]
 
 SCRIPT = Path(__file__).with_name("stand_in_script.py")
 TINY = EngineConfig(
@@ -32,6 +33,11 @@ BOARD: Board = replace(
     engine=TINY.to_dict(),
     toolchain=Toolchain("ecp5", ("--25k", "--package", "CABGA381", "--speed", "6")),
 )
+
+
+def hears_ctrl_c() -> None:
+    """For ``preexec_fn``: a test run in the background of a shell has its children ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

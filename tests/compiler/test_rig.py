@@ -43,8 +43,8 @@ def rig_of(tmp_path: Path, text: str) -> Rig:
 
 
 def test_only_devices_that_exist_can_be_attached(tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match=r"attach is 'uart', must be one of .*model, .*virtual"):
-        rig_of(tmp_path, GOOD.replace('"model"', '"uart"'))
+    with pytest.raises(CompileError, match=r"attach is 'ft245', must be one of .*model, .*virtual"):
+        rig_of(tmp_path, GOOD.replace('"model"', '"ft245"'))
 
 
 def test_every_key_of_the_format_is_read(tmp_path: Path) -> None:

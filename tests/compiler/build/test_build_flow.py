@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import stand_in_tools
-from stand_in_tools import BOARD, TINY
+from stand_in_tools import BOARD, TINY, hears_ctrl_c
 
 from trivet.compiler.build import cache
 from trivet.compiler.build.build import Built, build
@@ -207,7 +207,9 @@ def test_a_build_that_is_stopped_leaves_nothing_broken(
     """
     monkeypatch.setenv("STAND_IN_HANG", tool)
     ours = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)], stderr=subprocess.DEVNULL
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=hears_ctrl_c,
     )
     for _ in range(400):
         if tool in calls(folder):

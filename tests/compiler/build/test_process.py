@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from stand_in_tools import hears_ctrl_c
 
 from trivet.compiler.build.process import TimeLimit, run_tool
 
@@ -86,7 +87,9 @@ def test_ctrl_c_and_sigterm_end_children_too(tmp_path: Path, number: signal.Sign
             print("interrupted")
             sys.exit(130)
     """
-    ours = subprocess.Popen(python(code), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    ours = subprocess.Popen(
+        python(code), cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c
+    )
     for _ in range(200):
         if (tmp_path / "pids").exists() and (tmp_path / "pids").read_text():
             break

@@ -36,7 +36,7 @@ BOARD: Board = replace(
 
 
 def hears_ctrl_c() -> None:
-    """For ``preexec_fn``: a test run in the background of a shell has its children ignore SIGINT."""
+    """For ``preexec_fn``: children of a shell's background job would ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

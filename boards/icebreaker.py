@@ -32,7 +32,7 @@ ICEBREAKER = Board(
     source="amaranth-boards 0.0.21, icebreaker.py (device, package, clk12)",
     status={
         "simulated": "the engine's top level, above the byte stream of the UART",
-        "routed": "no: 27.4 MHz without UART and PLL; the whole board (5,053 of 5,280 cells) found no place",
+        "routed": "no: 27.4 MHz without UART and PLL; with both (5,053 cells) no place was found",
         "hardware": "no: never run on a board",
     },
     notes=("a serial requantiser, weights in SPRAM; no unary tables, one residual add",),

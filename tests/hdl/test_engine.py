@@ -113,7 +113,7 @@ class Bench:
         self.ctx.set(e.first, 0x5A5A)
         self.ctx.set(e.count, 0x5A5A)
 
-    async def wait(self, limit=20000):
+    async def wait(self, limit=200_000):
         """Up to `done`; returns (cycles, error)."""
         for _ in range(limit):
             if self.ctx.get(self.engine.done):

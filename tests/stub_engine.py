@@ -52,6 +52,7 @@ class StubEngine(wiring.Component):
         m.d.comb += self.read_ready.eq(asked[-1])
 
         left = Signal(16)
+        elapsed = Signal(32)
         waits = Signal()
         waiting = Signal(16)
         first = Signal(16)
@@ -72,18 +73,19 @@ class StubEngine(wiring.Component):
         with m.Elif((self.start | waits) & ~self.busy):
             m.d.sync += [
                 self.busy.eq(1),
-                self.cycles.eq(0),
+                elapsed.eq(0),
                 left.eq(Mux((first == 9) | (first == 31), 7 + 20 * first, 7 + first)),
                 self.layer.eq(first),
                 self.error.eq(0),
                 waits.eq(0),
             ]
         with m.Elif(self.busy):
-            m.d.sync += [self.cycles.eq(self.cycles + 1), left.eq(left - 1)]
+            m.d.sync += [elapsed.eq(elapsed + 1), left.eq(left - 1)]
             with m.If(self.start):
                 m.d.sync += [waits.eq(1), waiting.eq(self.first)]
             with m.If(left == 1):
                 m.d.sync += [self.busy.eq(0), self.done.eq(1), self.error.eq(self.layer == 9)]
+                m.d.sync += self.cycles.eq(elapsed + 1)
                 with m.If(self.layer == 9):
                     m.d.sync += waits.eq(0)
         return m

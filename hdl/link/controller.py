@@ -565,8 +565,8 @@ class Controller(wiring.Component):
         with m.If(self.reply.valid & self.reply.ready):
             m.d.sync += [left.eq(left - 1), none_left.eq(left == 1)]
 
-        # After the machine above: a run that ends in the cycle in which it is
-        # aborted has ended well.
+        # After the machine above: a run that ends in the cycle in which it is aborted has ended
+        # well.
         with m.If(running.any() & self.done):
             m.d.sync += [
                 running.bit_select(under_way, 1).eq(0),
@@ -576,8 +576,9 @@ class Controller(wiring.Component):
                 runs[under_way].fault.eq(self.error),
                 runs[under_way].layer.eq(self.layer),
             ]
-            with m.If(self.error & running.all()):
-                # The engine dropped what waited.
+            with m.If(self.error & running.all() & ~self.start):
+                # The engine dropped what waited; what is started in this very cycle it runs, since
+                # it is at rest.
                 m.d.sync += [running.eq(0), ended.eq(ended | running)]
                 for k in range(slots):
                     with m.If(under_way != k):

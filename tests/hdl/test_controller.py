@@ -3,6 +3,7 @@
 import gc
 import random
 import zlib
+from functools import partial
 
 import pytest
 from amaranth._unused import MustUse
@@ -181,6 +182,51 @@ def test_run_behind_a_failed_one_is_dropped():
     assert (answers[0].type, answers[0].seq) == (Type.ERROR, 1)
     assert (answers[1].type, answers[1].seq) == (Type.DONE, 2)
     assert Done.from_payload(answers[1].payload) == Done(2, 1, 0)
+
+
+def sweep(first, second, gaps, rest=200):
+    """A run of ``first``, ``second`` some cycles later, then a run of 5; the answers."""
+    blocks = []
+    for ticket, gap in enumerate(gaps):
+        blocks += [
+            bytes(rest),  # empty blocks, skipped at a byte a cycle
+            Frame(Type.RUN, run_request(3 * ticket, first), 1),
+            bytes(gap),
+            second(3 * ticket + 1),
+            bytes(12),
+            Frame(Type.RUN, run_request(3 * ticket + 2, 5), 3),
+        ]
+    answers, _ = ask(*blocks, answers=3 * len(gaps))
+    return enumerate(zip(answers[::3], answers[1::3], answers[2::3], strict=True))
+
+
+def test_run_that_starts_while_another_fails_is_dropped_or_run_but_never_both():
+    """Whatever the cycle: the engine starts it as soon as it is at rest, and drops it before."""
+    seen = []
+    again = partial(run_request, first=LONG)
+    runs = sweep(9, lambda ticket: Frame(Type.RUN, again(ticket), 2), range(160, 170), rest=700)
+    for k, (failed, other, last) in runs:
+        assert (failed.type, failed.payload) == (Type.ERROR, b"\1\x09\0")
+        assert (failed.seq, other.seq, last.seq) == (1, 2, 3)
+        done = Done.from_payload(other.payload)
+        assert done in (Done(3 * k + 1, 1, 0), Done(3 * k + 1, 0, 627))
+        assert Done.from_payload(last.payload) == Done(3 * k + 2, 0, 12)
+        seen.append(done.status)
+    assert sorted(seen, reverse=True) == seen
+    assert set(seen) == {0, 1}
+
+
+def test_reset_in_any_cycle_of_a_runs_end_answers_it_once():
+    seen = []
+    runs = sweep(20, lambda _: Frame(Type.RESET, seq=2), range(25))
+    for k, (ended, reset, last) in runs:
+        assert (ended.type, ended.seq, reset.type, reset.seq) == (Type.DONE, 1, Type.ACK, 2)
+        done = Done.from_payload(ended.payload)
+        assert done in (Done(3 * k, 1, 0), Done(3 * k, 0, 27))
+        assert Done.from_payload(last.payload) == Done(3 * k + 2, 0, 12)
+        seen.append(done.status)
+    assert sorted(seen, reverse=True) == seen
+    assert set(seen) == {0, 1}
 
 
 def test_reset_answers_both_runs():

@@ -368,6 +368,7 @@ class Sequencer(wiring.Component):
             lacking |= instruction.has_add
         if not self.config.tables:
             lacking |= instruction.has_table
+        lacking |= instruction.has_mul & ~(instruction.has_add & self.config.has_product)
         return (instruction.op > Op.LANE) | window | lacking | Cat(*empty).any()
 
     def _is_time(self, m, layer, take, early):

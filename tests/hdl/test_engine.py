@@ -113,7 +113,7 @@ class Bench:
         self.ctx.set(e.first, 0x5A5A)
         self.ctx.set(e.count, 0x5A5A)
 
-    async def wait(self, limit=200_000):
+    async def wait(self, limit=20000):
         """Up to `done`; returns (cycles, error)."""
         for _ in range(limit):
             if self.ctx.get(self.engine.done):
@@ -146,7 +146,8 @@ class Bench:
         part = instructions[first : first + count if count else None]
         part = part[: next((k for k, i in enumerate(part) if i.op == Op.END), len(part))]
         await self.start(first, count)
-        cycles, error = await self.wait()
+        # `done` comes in the cycle after the last of those counted.
+        cycles, error = await self.wait(predicted_total(self.config, part) + 1)
         assert not error
         for instruction in part:
             execute(self.memories, instruction)
@@ -581,12 +582,23 @@ def failing(*programs, layer, config=TINY, **options):
 INVALID = [
     {"op": 3}, {"op": 15}, {"blocks": 0}, {"out_h": 0}, {"out_w": 0}, {"kernel_h": 0},
     {"kernel_w": 0}, {"c_slices": 0}, {"window": 1},
-    {"window": 1, "op": Op.LANE}, {"window": 1, "kernel_h": 3},
+    {"window": 1, "op": Op.LANE}, {"window": 1, "kernel_h": 3}, {"has_mul": 1},
 ]
 
 
 def test_invalid_instruction_is_an_error():
     failing(*([matrix(TINY), replace(matrix(TINY), **fields), END] for fields in INVALID), layer=1)
+
+
+@pytest.mark.parametrize(("without", "fields"), [
+    ({"tables": 0}, {"has_table": 1}),
+    ({"addends": 0}, {"has_add": 1}),
+    ({"addends": 0}, {"has_add": 1, "has_mul": 1}),
+    ({"serial": 1, "requantisers": 1}, {"has_add": 1, "has_mul": 1}),
+], ids=str)
+def test_what_the_engine_is_without_is_an_error(without, fields):
+    layer = replace(matrix(TINY), src2=TINY.act_bank_words, **fields)
+    failing([layer, END], layer=0, config=replace(TINY, **without))
 
 
 def test_engine_of_few_multipliers_has_no_windows():

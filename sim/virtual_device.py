@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import os
-import queue
 import select
 import subprocess
 import sys
-import threading
-import time
-from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
 from trivet.hdl.config import EngineConfig
-from trivet.hdl.isa import Port, Program, ProgramError
-from trivet.runtime.device import (
-    Buffer,
-    Completion,
-    DeviceError,
-    DeviceInfo,
-    Stage,
-    TensorSpec,
-)
-from trivet.runtime.devices.worker import Kind, Outputs, WorkerDevice
+from trivet.hdl.isa import Program, ProgramError
+from trivet.runtime.device import DeviceError, Stage
+from trivet.runtime.devices.board import BoardDevice
 from trivet.runtime.link.client import BoardClient
-from trivet.runtime.link.frame import Counters, Hello
-from trivet.runtime.link.items import Items
+from trivet.runtime.link.frame import Hello
 
 from . import board as board_module
 from .build import build, build_sha256
@@ -171,14 +157,11 @@ def _connect(
     return process, client, hello
 
 
-class VirtualDevice(WorkerDevice):
+class VirtualDevice(BoardDevice):
     """A board that is simulated at cycle level, host link included.
 
-    Items overlap as the program allows: while the engine runs one, the next one's inputs go in.
-
-    Counters of an item: ``cycles`` of the board from start to the last output byte, or, of an item
-    right behind another, from that one's last byte; ``simulator_microseconds`` from its submission
-    to its answer here, which say nothing about a board.
+    Counters of an item: beside ``cycles``, ``simulator_microseconds`` from its submission to its
+    answer here, which say nothing about a board.
 
     Parameters
     ----------
@@ -187,152 +170,23 @@ class VirtualDevice(WorkerDevice):
         seed of random stalls on the byte streams, none unless given.
     """
 
-    kind: Kind = "fpga"
     attach = "virtual"
-    fresh_outputs = True
-
-    def __init__(self, name: str, options: dict[str, str]) -> None:
-        super().__init__(name, options)
-        self._options = dict(options)
-        self._process: BoardProcess | None = None
-        self._client: BoardClient | None = None
-        self._epoch = 0
-        self._line = threading.Lock()  # one request at a time
-        self._inputs: list[Port] = []
-        self._outputs: list[Port] = []
-
-    def describe(self) -> DeviceInfo:
-        info = super().describe()
-        return DeviceInfo(info.name, info.kind, info.attach, info.credits, info.engine, self._epoch)
+    _patience = _TIMEOUT
 
     def close(self) -> None:
-        process = self._process
-        if process is not None and not self._closed:
-            process.kill()  # ends a run that would keep the worker for long
+        link = self._link
+        if isinstance(link, BoardProcess) and not self._closed:
+            link.kill()  # ends a run that would keep the worker for long
         super().close()
 
-    def layer_counters(self) -> list[Counters]:
-        """Counters of every instruction, END left out, of the item that ran last."""
-        client = self._client
-        if client is None:
-            raise DeviceError(f"device '{self.name}': has no stage; call prepare first")
-        with self._line:
-            return client.counters(client.program.instructions - 1)
-
-    def _load(self, stage: Stage) -> None:
-        if stage.kind != "program":
-            raise DeviceError(
-                f"device '{self.name}': stage {stage.index} is an ONNX model, the virtual board "
-                "runs programs only; give the stage to a CPU or GPU"
-            )
+    def _connect(self, stage: Stage) -> tuple[BoardProcess, BoardClient, Hello]:
         try:
-            program = Program.from_bytes(stage.payload)
-            if stage.engine is not None and stage.engine != program.config_sha256:
-                raise ProgramError(
-                    f"program is for engine {program.config_sha256[:12]}.., "
-                    f"the stage says {stage.engine[:12]}.."
-                )
-            self._inputs = _ports("inputs", stage.inputs, program.inputs)
-            self._outputs = _ports("outputs", stage.outputs, program.outputs)
+            config = Program.from_bytes(stage.payload).config
         except ProgramError as e:
             raise DeviceError(
                 f"device '{self.name}': stage {stage.index}: {e}; compile the model again"
             ) from e
-        process, client, hello = _connect(program.config, self.name, self._options)
-        try:
-            client.load_program(stage.payload)
-        except BaseException:
-            process.close()
-            raise
-        self._process, self._client, self._epoch = process, client, hello.epoch
+        return _connect(config, self.name, self._options)
 
-    def _work(self, stage: Stage) -> None:
-        """Items pass through the board two at a time, where the program allows."""
-        client = self._client
-        assert client is not None
-        items = Items(client)
-        begun: deque[tuple[int, float]] = deque()  # tickets in flight, when they came
-        while True:
-            job = None
-            if len(items) < items.depth:
-                with suppress(queue.Empty):
-                    job = self._todo.get(block=not begun)
-                    if job is None or self._closed:
-                        self._unload()
-                        return
-            if job is not None:
-                started = time.perf_counter()
-                if (error := self._begin(items, *job)) is None:
-                    begun.append((job[0], started))
-                else:
-                    # What is ahead of it may be gone as well, and is answered first.
-                    while begun:
-                        self._done.put(self._finish(stage, items, *begun.popleft()))
-                    self._done.put(Completion(job[0], (), started, time.perf_counter(), {}, error))
-            elif begun and self._is_ready(items):
-                self._done.put(self._finish(stage, items, *begun.popleft()))
-
-    def _begin(self, items: Items, ticket: int, inputs: Sequence[Buffer]) -> DeviceError | None:
-        arrays = {p.tensor: b.array for p, b in zip(self._inputs, inputs, strict=True)}
-        try:
-            with self._line:
-                items.begin(ticket, arrays)
-        except Exception as e:
-            return self._wrapped(e)
-        return None
-
-    def _wrapped(self, error: Exception) -> DeviceError:
-        if isinstance(error, DeviceError):
-            return error
-        text = " ".join(str(error).split())
-        return DeviceError(f"device '{self.name}': failed ({type(error).__name__}: {text})")
-
-    def _is_ready(self, items: Items) -> bool:
-        try:
-            with self._line:
-                # The next item may come meanwhile.
-                return items.ready(_GLANCE if len(items) < items.depth else _TIMEOUT)
-        except DeviceError:
-            return True
-
-    def _finish(self, stage: Stage, items: Items, ticket: int, started: float) -> Completion:
-        try:
-            with self._line:
-                found, outputs, cycles = items.finish()
-            assert found == ticket
-        except Exception as e:
-            return Completion(ticket, (), started, time.perf_counter(), {}, self._wrapped(e))
-        buffers = tuple(
-            Buffer.of(outputs[port.tensor].reshape(spec.shape))
-            for port, spec in zip(self._outputs, stage.outputs, strict=True)
-        )
-        now = time.perf_counter()
-        counters = {"cycles": cycles, "simulator_microseconds": round((now - started) * 1e6)}
-        return Completion(ticket, buffers, started, now, counters)
-
-    def _execute(self, stage: Stage, inputs: Sequence[Array]) -> tuple[Outputs, dict[str, int]]:
-        raise NotImplementedError  # items overlap: see _work
-
-    def _unload(self) -> None:
-        process, self._process, self._client = self._process, None, None
-        if process is not None:
-            process.close()
-
-
-def _ports(what: str, specs: Sequence[TensorSpec], ports: Sequence[Port]) -> list[Port]:
-    """The program's ports in the stage's order; ProgramError when they do not fit."""
-    by_name = {port.tensor: port for port in ports}
-    if set(by_name) != {spec.name for spec in specs}:
-        raise ProgramError(
-            f"program has {what} {sorted(by_name)}, the stage says {sorted(s.name for s in specs)}"
-        )
-    for spec in specs:
-        port, items = by_name[spec.name], 1
-        for size in spec.shape:
-            items *= size
-        if items != port.nbytes or spec.dtype != port.dtype:
-            raise ProgramError(
-                f"program has {port.dtype} {list(port.hwc)} for {spec.name!r}, "
-                f"the stage says {spec.dtype} {list(spec.shape)}"
-            )
-    return [by_name[spec.name] for spec in specs]
+    def _counted(self, cycles: int, seconds: float) -> dict[str, int]:
+        return {"cycles": cycles, "simulator_microseconds": round(seconds * 1e6)}

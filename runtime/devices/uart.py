@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import warnings
 
-import numpy.typing as npt
-
-from trivet.runtime.device import DeviceError, Stage, TensorSpec
+from trivet.runtime.device import DeviceError, Stage
 from trivet.runtime.link.client import BoardClient
-from trivet.runtime.program_file import PortInfo
+from trivet.runtime.link.frame import Hello
 
-from .worker import Kind, Outputs, WorkerDevice, int_option
+from .board import BoardDevice
+from .worker import int_option
 
 __all__ = ["SerialTransport", "UartDevice"]
 
 _BAUD = 3_000_000
+_BOARD_BYTES = 16  # of a name that HELLO tells
 # The first two are the user's; the others come with every device.
 _OPTIONS = frozenset(("address", "baud", "credits", "kind", "board", "clock_hz", "threads"))
 _TIMEOUT = 2.0
@@ -74,10 +73,8 @@ class SerialTransport:
         )
 
 
-class UartDevice(WorkerDevice):
-    """A board behind a UART; one item at a time passes through it.
-
-    Counters of an item: ``cycles`` of the board from start to the last output byte.
+class UartDevice(BoardDevice):
+    """A board behind a UART.
 
     Parameters
     ----------
@@ -86,9 +83,7 @@ class UartDevice(WorkerDevice):
         in flight, 2 unless given.
     """
 
-    kind: Kind = "fpga"
     attach = "uart"
-    fresh_outputs = True
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
         super().__init__(name, options)
@@ -104,69 +99,41 @@ class UartDevice(WorkerDevice):
             )
         self._address = options["address"]
         self._baud = int_option(name, options, "baud", _BAUD, 1)
-        self._transport: SerialTransport | None = None
-        self._client: BoardClient | None = None
-        self._ticket = 0
-        self._ports: tuple[list[PortInfo], list[PortInfo]] = ([], [])
 
-    def _load(self, stage: Stage) -> None:
-        if stage.kind != "program":
-            raise DeviceError(
-                f"device '{self.name}': stage {stage.index} is an ONNX model, a board runs "
-                "programs only; give the stage to a CPU or GPU"
-            )
+    def _connect(self, stage: Stage) -> tuple[SerialTransport, BoardClient, Hello]:
         transport = SerialTransport(self.name, self._address, self._baud)
         try:
             client = BoardClient(transport, self.name, timeout=_TIMEOUT, run_timeout=_RUN_TIMEOUT)
             hello = client.hello()
-            built = stage.builds.get(hello.board)
-            if built is not None and built != hello.build_sha256:
-                raise DeviceError(
-                    f"device '{self.name}': board {hello.board!r} holds build "
-                    f"{hello.build_sha256[:12]}.., the bundle has {built[:12]}..; "
-                    f"run trivet program BUNDLE --board {hello.board} --yes"
-                )
+            self._check_build(stage, hello)
+            # Whatever the board did for another host.
             client.reset()
-            program = client.load_program(stage.payload)
-            form = program.forms[0]
-            self._ports = (
-                self._matched(stage, "inputs", stage.inputs, form.inputs),
-                self._matched(stage, "outputs", stage.outputs, form.outputs),
-            )
+            return transport, client, client.hello()
         except BaseException:
             transport.close()
             raise
-        self._transport, self._client = transport, client
 
-    def _matched(
-        self, stage: Stage, what: str, specs: Sequence[TensorSpec], ports: Sequence[PortInfo]
-    ) -> list[PortInfo]:
-        """The program's ports in the stage's order."""
-        by_name = {port.tensor: port for port in ports}
-        if sorted(by_name) != sorted(spec.name for spec in specs):
+    def _check_build(self, stage: Stage, hello: Hello) -> None:
+        """Is it the rig's board, with the bundle's bitstream? DeviceError if it is another one."""
+        wanted = self._options.get("board", hello.board)
+        if hello.board != wanted[:_BOARD_BYTES]:
             raise DeviceError(
-                f"device '{self.name}': stage {stage.index}: the program has {what} "
-                f"{sorted(by_name)}, the stage says {sorted(s.name for s in specs)}; "
-                "compile the model again"
+                f"device '{self.name}': the board on {self._address} is {hello.board!r}, the rig "
+                f"says {wanted!r}; name its port, or the board in rig.toml"
             )
-        return [by_name[spec.name] for spec in specs]
-
-    def _execute(
-        self, stage: Stage, inputs: Sequence[npt.NDArray[Any]]
-    ) -> tuple[Outputs, dict[str, int]]:
-        client = self._client
-        assert client is not None
-        for port, array in zip(self._ports[0], inputs, strict=True):
-            client.write_tensor(port, array)
-        self._ticket = (self._ticket + 1) & 0xFFFFFFFF
-        cycles = client.run(self._ticket, client.program.forms[0].first)
-        outputs = [
-            client.read_tensor(port).reshape(spec.shape)
-            for port, spec in zip(self._ports[1], stage.outputs, strict=True)
-        ]
-        return outputs, {"cycles": cycles}
-
-    def _unload(self) -> None:
-        transport, self._transport, self._client = self._transport, None, None
-        if transport is not None:
-            transport.close()
+        built = stage.builds.get(wanted)
+        if built is None:
+            # Boards are programmed with other builds of the same engine, too; which one this is,
+            # nobody can say then. Loading compares the engine.
+            warnings.warn(
+                f"device '{self.name}': the bundle has no bitstream of {wanted!r} to compare the "
+                f"board's build {hello.build_sha256[:12]}.. with, only its engine is checked; "
+                f"trivet build BUNDLE --board {wanted} puts one in",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        elif built != hello.build_sha256:
+            raise DeviceError(
+                f"device '{self.name}': board {wanted!r} holds build {hello.build_sha256[:12]}.., "
+                f"the bundle has {built[:12]}..; run trivet program BUNDLE --board {wanted} --yes"
+            )

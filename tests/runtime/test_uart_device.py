@@ -7,6 +7,7 @@ import pytest
 
 from trivet.runtime.device import DeviceError, Stage
 from trivet.runtime.devices.uart import SerialTransport, UartDevice
+from trivet.runtime.link.frame import Hello
 
 pytest.importorskip("serial", reason="pyserial is not installed; pip install 'trivet[uart]'")
 
@@ -34,6 +35,27 @@ def test_models_are_refused() -> None:
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     with pytest.raises(DeviceError, match="is an ONNX model, a board runs programs only"):
         device.prepare(Stage(0, "onnx", b"", empty, (), ()))
+    device.close()
+
+
+def hello(board: str = "ulx3s-25f") -> Hello:
+    return Hello("ab" * 32, "cd" * 32, board, 1, 1, 2, 0)
+
+
+def stage(builds: dict[str, str]) -> Stage:
+    return Stage(0, "program", b"", "", (), (), builds=builds)
+
+
+def test_which_board_and_build_answer() -> None:
+    device = UartDevice("fpga0", {"address": "a", "board": "ulx3s-25f"})
+    other = {"ulx3s-25f": "ef" * 32}
+    device._check_build(stage({"ulx3s-25f": "ab" * 32}), hello())
+    with pytest.raises(DeviceError, match=r"board on a is 'icebreaker', the rig says 'ulx3s-25f'"):
+        device._check_build(stage(other), hello("icebreaker"))
+    with pytest.raises(DeviceError, match=r"holds build abababababab\.\., the bundle has efefef"):
+        device._check_build(stage(other), hello())
+    with pytest.warns(RuntimeWarning, match="no bitstream of 'ulx3s-25f' to compare"):
+        device._check_build(stage({"ulx3s-85f": "ab" * 32}), hello())
     device.close()
 
 

@@ -172,7 +172,7 @@ def test_the_build_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_killed_board_is_an_error_and_not_a_hang(device: VirtualDevice) -> None:
     ((inputs, _),) = items(1)
-    process = device._process
+    process = device._link
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     started = time.monotonic()
@@ -194,7 +194,7 @@ def test_a_board_killed_with_two_items_in_flight_answers_both() -> None:
     )  # fmt: skip
     device = VirtualDevice("fpga0", {"credits": "3"})
     device.prepare(stage)
-    process = device._process
+    process = device._link
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)  # whatever is asked for now stays unanswered
     inputs = [Buffer.of(np.zeros((1, *p.hwc), p.dtype)) for p in program.inputs]
@@ -209,7 +209,7 @@ def test_a_board_killed_with_two_items_in_flight_answers_both() -> None:
 
 
 def test_closing_ends_the_process_and_wakes_nobody_late(device: VirtualDevice) -> None:
-    process = device._process
+    process = device._link
     assert process is not None
     device.close()
     device.close()
@@ -222,7 +222,7 @@ def test_closing_ends_the_process_and_wakes_nobody_late(device: VirtualDevice) -
 @pytest.mark.parametrize(
     ("stage", "text"),
     [
-        (replace(STAGE, kind="onnx"), "is an ONNX model, the virtual board runs programs only"),
+        (replace(STAGE, kind="onnx"), "is an ONNX model, a board runs programs only"),
         (replace(STAGE, engine="ab" * 32), r"the stage says abababababab"),
         (stage_of(b"no program"), "no TRVP header"),
         (replace(STAGE, inputs=(TensorSpec("z", "int8", (1,)),)), r"the stage says \['z'\]"),

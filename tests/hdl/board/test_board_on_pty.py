@@ -76,7 +76,8 @@ def test_hello_is_answered(port):
     assert hello.config_sha256 == SMALL.sha256
 
 
-def test_a_network_gives_goldens_bytes(port):
+def network(build):
+    """A small network, its program, and the stage of a bundle with that build."""
     graph = random_graph(9, 3, channels=3, side=9, kinds=("conv",))
     program = lower(graph, [u.name for u in graph.units], SMALL)
     image = program.to_bytes()
@@ -84,9 +85,13 @@ def test_a_network_gives_goldens_bytes(port):
     def specs(ports):
         return tuple(TensorSpec(p.tensor, p.dtype, (1, *p.hwc), "NHWC") for p in ports)
 
-    stage = Stage(
+    return graph, program, Stage(
         0, "program", image, hashlib.sha256(image).hexdigest(), specs(program.inputs),
-        specs(program.outputs), engine=program.config_sha256)
+        specs(program.outputs), engine=program.config_sha256, builds={"pty": build.hex()})
+
+
+def test_a_network_gives_goldens_bytes(port):
+    graph, program, stage = network(BUILD)
     device = UartDevice("fpga0", {"address": port, "baud": "115200"})
     try:
         device.prepare(stage)
@@ -105,9 +110,7 @@ def test_a_network_gives_goldens_bytes(port):
 
 
 def test_the_bitstream_must_be_the_bundles(port):
-    image = b"x"
-    stage = Stage(0, "program", image, hashlib.sha256(image).hexdigest(), (), (),
-                  builds={"pty": "00" * 32})
+    _, _, stage = network(bytes(32))
     device = UartDevice("fpga0", {"address": port, "baud": "115200"})
     try:
         with pytest.raises(DeviceError, match="run trivet program BUNDLE --board pty --yes"):

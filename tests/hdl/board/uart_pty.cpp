@@ -1,5 +1,5 @@
 // A board's UART pins behind a pseudo-terminal: prints its name, then runs until it is ended.
-// CYCLES is the number of clock cycles a bit; an argument of 1 makes the host's bits 2 % shorter.
+// CYCLES is the number of clock cycles a bit; an argument makes the host's bits so many times as long.
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>

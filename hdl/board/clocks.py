@@ -76,12 +76,13 @@ class Ice40Pll:
 def ice40_pll(input_hz, output_hz):
     """The parameters that give ``output_hz`` exactly.
 
-    Limits are those of Lattice FPGA-DS-02008 (sysCLOCK PLL timing). ValueError when there are none.
+    Limits and filter ranges are those of Project IceStorm's ``icepll``, which gives the same
+    parameters (tests/hdl/board/test_clocks.py). ValueError when there are none.
     """
     if ICE40_INPUT_HZ[0] <= input_hz <= ICE40_INPUT_HZ[1]:
         for output in range(1, 7):
             feedback, rest = divmod(output_hz << output, input_hz)
-            if (not rest and 1 <= feedback <= 64
+            if (not rest and 1 <= feedback <= 128
                     and ICE40_VCO_HZ[0] <= output_hz << output <= ICE40_VCO_HZ[1]):
                 filter_range = 1 + sum(input_hz >= bound for bound in ICE40_FILTER_HZ)
                 return Ice40Pll(feedback - 1, output, filter_range)

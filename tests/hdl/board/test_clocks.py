@@ -2,7 +2,7 @@
 
 import pytest
 
-from trivet.hdl.board.clocks import ECP5_PHASE_HZ, ECP5_VCO_HZ, ecp5_pll
+from trivet.hdl.board.clocks import ECP5_PHASE_HZ, ECP5_VCO_HZ, Ice40Pll, ecp5_pll, ice40_pll
 
 
 @pytest.mark.parametrize(("input_hz", "output_hz"), [
@@ -26,3 +26,23 @@ def test_dividers(input_hz, output_hz):
 def test_what_no_dividers_give_is_refused(input_hz, output_hz):
     with pytest.raises(ValueError, match=r"makes no .* MHz of .* MHz; choose"):
         ecp5_pll(input_hz, output_hz)
+
+
+@pytest.mark.parametrize(("input_hz", "output_hz", "feedback", "output", "filter_range"), [
+    # What `icepll -i INPUT -o OUTPUT` of icestorm prints: DIVF, DIVQ, FILTER_RANGE.
+    (12_000_000, 24_000_000, 63, 5, 1),
+    (12_000_000, 30_000_000, 79, 5, 1),
+    (12_000_000, 48_000_000, 63, 4, 1),
+    (12_000_000, 60_000_000, 79, 4, 1),
+    (100_000_000, 25_000_000, 7, 5, 5),
+])
+def test_ice40_parameters_are_icepll_s(input_hz, output_hz, feedback, output, filter_range):
+    assert ice40_pll(input_hz, output_hz) == Ice40Pll(feedback, output, filter_range)
+
+
+@pytest.mark.parametrize(("input_hz", "output_hz"), [
+    (12_000_000, 24_000_001), (9_000_000, 18_000_000), (12_000_000, 4_000_000),
+])
+def test_what_an_ice40_s_pll_cannot_make_is_refused(input_hz, output_hz):
+    with pytest.raises(ValueError, match=r"an iCE40's PLL makes no .* MHz of .* MHz; choose"):
+        ice40_pll(input_hz, output_hz)

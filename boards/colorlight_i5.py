@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources, Toolchain, Wiring
+from .board import Board, HostLink, Toolchain, Wiring
+from .parts import ECP5_25F, ENGINE_4X4
 
 __all__ = ["COLORLIGHT_I5"]
 
@@ -14,14 +15,7 @@ COLORLIGHT_I5 = Board(
     package="BG381",
     speed_grade="6",
     oscillator_hz=25_000_000,
-    resources=Resources(
-        luts=24_288,
-        ffs=24_288,
-        dsps=28,
-        brams=56,
-        bram_bits=18_432,
-        source="Lattice FPGA-DS-02012, selection guide: 24k LUTs, 28 multipliers, 56 EBR",
-    ),
+    resources=ECP5_25F,
     link=HostLink(
         kind="uart",
         bandwidth_bytes_per_second=11_520.0,
@@ -35,19 +29,7 @@ COLORLIGHT_I5 = Board(
         "routed": "no: no bitstream of this release",
         "hardware": "no: never run on a board",
     },
-    engine={
-        "lanes": 4,
-        "simd": 4,
-        "requantisers": 1,
-        "act_banks": 3,
-        "act_bank_words": 2048,
-        "weight_words": 3072,
-        "param_words": 512,
-        "tables": 8,
-        "addends": 2,
-        "instructions": 64,
-        "isa": 1,
-    },
+    engine=ENGINE_4X4,
     clock_hz=75_000_000,
     clock_status="planned: as on ulx3s-25f, the same part",
     toolchain=Toolchain(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources, Toolchain, Wiring
+from .board import Board, HostLink, Toolchain, Wiring
+from .parts import ECP5_85F, ENGINE_16X8
 
 __all__ = ["ECPIX5_85"]
 
@@ -14,14 +15,7 @@ ECPIX5_85 = Board(
     package="BG554",
     speed_grade="8",
     oscillator_hz=100_000_000,
-    resources=Resources(
-        luts=83_640,
-        ffs=83_640,
-        dsps=156,
-        brams=208,
-        bram_bits=18_432,
-        source="Lattice FPGA-DS-02012, selection guide: 84k LUTs, 156 multipliers, 208 EBR",
-    ),
+    resources=ECP5_85F,
     link=HostLink(
         kind="uart",
         bandwidth_bytes_per_second=300_000.0,
@@ -35,21 +29,9 @@ ECPIX5_85 = Board(
         "routed": "no: no bitstream of this release",
         "hardware": "no: never run on a board",
     },
-    engine={
-        "lanes": 16,
-        "simd": 8,
-        "requantisers": 4,
-        "act_banks": 3,
-        "act_bank_words": 2048,
-        "weight_words": 2112,
-        "param_words": 512,
-        "tables": 8,
-        "addends": 4,
-        "instructions": 64,
-        "isa": 1,
-    },
+    engine=ENGINE_16X8,
     clock_hz=125_000_000,
-    clock_status="planned: 164 MHz were routed for an engine of this size on speed grade 8",
+    clock_status="planned: not routed yet",
     toolchain=Toolchain(
         family="ecp5",
         arguments=("--um5g-85k", "--package", "CABGA554", "--speed", "8"),

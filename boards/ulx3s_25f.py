@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .board import Resources, Toolchain, Wiring
+from .board import Toolchain, Wiring
+from .parts import ECP5_25F, ENGINE_4X4
 from .ulx3s_85f import ULX3S_85F
 
 __all__ = ["ULX3S_25F"]
@@ -14,32 +15,13 @@ ULX3S_25F = replace(
     name="ulx3s-25f",
     title="Radiona ULX3S, ECP5 25F",
     device="LFE5U-25F",
-    resources=Resources(
-        luts=24_288,
-        ffs=24_288,
-        dsps=28,
-        brams=56,
-        bram_bits=18_432,
-        source="Lattice FPGA-DS-02012, selection guide: 24k LUTs, 28 multipliers, 56 EBR",
-    ),
+    resources=ECP5_25F,
     status={
         "simulated": "the top level through the UART's pins, with another engine of 4 x 4",
         "routed": "100.2 MHz by nextpnr, worst corner, seed 1 (docs/builds)",
         "hardware": "no: never run on a board",
     },
-    engine={
-        "lanes": 4,
-        "simd": 4,
-        "requantisers": 1,
-        "act_banks": 3,
-        "act_bank_words": 2048,
-        "weight_words": 3072,
-        "param_words": 512,
-        "tables": 8,
-        "addends": 2,
-        "instructions": 64,
-        "isa": 1,
-    },
+    engine=ENGINE_4X4,
     clock_hz=75_000_000,
     clock_status="routed: 100.2 MHz reached in the worst corner",
     toolchain=Toolchain(

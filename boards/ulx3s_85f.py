@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .board import Board, HostLink, Resources, Toolchain, Wiring
+from .board import Board, HostLink, Toolchain, Wiring
+from .parts import ECP5_85F, ENGINE_16X8
 
 __all__ = ["ULX3S_85F"]
 
@@ -14,14 +15,7 @@ ULX3S_85F = Board(
     package="BG381",
     speed_grade="6",
     oscillator_hz=25_000_000,
-    resources=Resources(
-        luts=83_640,
-        ffs=83_640,
-        dsps=156,
-        brams=208,
-        bram_bits=18_432,
-        source="Lattice FPGA-DS-02012, selection guide: 84k LUTs, 156 multipliers, 208 EBR",
-    ),
+    resources=ECP5_85F,
     link=HostLink(
         kind="uart",
         bandwidth_bytes_per_second=300_000.0,
@@ -35,19 +29,7 @@ ULX3S_85F = Board(
         "routed": "no: the engine without UART and PLL routed at 71.7 MHz, the aim is 100",
         "hardware": "no: never run on a board",
     },
-    engine={
-        "lanes": 16,
-        "simd": 8,
-        "requantisers": 4,
-        "act_banks": 3,
-        "act_bank_words": 2048,
-        "weight_words": 2112,
-        "param_words": 512,
-        "tables": 8,
-        "addends": 4,
-        "instructions": 64,
-        "isa": 1,
-    },
+    engine=ENGINE_16X8,
     clock_hz=100_000_000,
     clock_status="planned: 71.7 MHz is the best that was routed so far",
     toolchain=Toolchain(

@@ -33,6 +33,18 @@ def address_bits(depth):
     return (depth - 1).bit_length()
 
 
+def _word_ports(width):
+    """Members of a memory of ``width`` bytes a word: words are read, bytes are written."""
+    return {
+        "read_addr": In(16),
+        "read_data": Out(width * 8),
+        "write_en": In(1),
+        "write_addr": In(16),
+        "write_byte": In(8),
+        "write_data": In(8),
+    }
+
+
 class ByteMemory(wiring.Component):
     """Wide words, read one a cycle, written a byte at a time in order.
 
@@ -78,14 +90,7 @@ class ByteMemory(wiring.Component):
         self.width = width
         self.depth = depth
         self.compact = compact
-        super().__init__({
-            "read_addr": In(16),
-            "read_data": Out(width * 8),
-            "write_en": In(1),
-            "write_addr": In(16),
-            "write_byte": In(8),
-            "write_data": In(8),
-        })
+        super().__init__(_word_ports(width))
 
     def elaborate(self, platform):
         m = Module()
@@ -170,14 +175,7 @@ class SingleByteMemory(wiring.Component):
         self.depth = depth
         self.compact = compact
         self.LATENCY = ByteMemory.LATENCY - compact
-        super().__init__({
-            "read_addr": In(16),
-            "read_data": Out(width * 8),
-            "write_en": In(1),
-            "write_addr": In(16),
-            "write_byte": In(8),
-            "write_data": In(8),
-        })
+        super().__init__(_word_ports(width))
 
     def elaborate(self, platform):
         m = Module()

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entry_point import entry_point
 
-from trivet import _cli_common, cli
+from trivet import _cli_common
 from trivet.sim import verify
 
 MODEL = str(files("trivet").joinpath("digits.onnx"))
@@ -37,19 +38,7 @@ def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def trivet(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """Run the entry point in the folder: (exit code, stdout, stderr)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(_cli_common, "_verbose", False)
-        monkeypatch.setattr(sys, "argv", ["trivet", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = exit_.value.code
-        return (0 if code is None else int(code)), out, err
-
-    return call
+    return entry_point(folder, monkeypatch, capsys)
 
 
 @pytest.fixture

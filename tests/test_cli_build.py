@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 import pytest
 import stand_in_tools
+from entry_point import entry_point
 from stand_in_tools import BOARD, TINY
 
-from trivet import _cli_common, boards, cli
+from trivet import boards
 from trivet.compiler.build import build, tools
 from trivet.compiler.build.report import Report
 from trivet.hdl.config import SMALL
@@ -37,19 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trivet(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """Run the entry point in the folder: (exit code, stdout, stderr)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(_cli_common, "_verbose", False)
-        monkeypatch.setattr(sys, "argv", ["trivet", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = exit_.value.code
-        return (0 if code is None else int(code)), out, err
-
-    return call
+    return entry_point(folder, monkeypatch, capsys)
 
 
 @pytest.fixture

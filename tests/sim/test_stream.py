@@ -133,14 +133,14 @@ def test_interval_of_items_in_two_runs_is_counted_as_predicted() -> None:
     board.close()
 
 
-@pytest.mark.usefixtures("once")
-def test_lost_frames_do_not_change_the_order_of_runs() -> None:
+def lossy_stream(seed: int, lost: float) -> None:
+    """Twelve items with requests lost so often, and answers now and then: golden's bytes."""
     board = VirtualBoard(build(SMALL))
-    rng = np.random.default_rng(9)
+    rng = np.random.default_rng(seed)
 
     class Lossy(Line):
         def write(self, data: bytes) -> None:
-            if rng.random() >= 0.05:
+            if rng.random() >= lost:
                 super().write(data)
 
         def read(self, timeout: float) -> bytes:
@@ -154,6 +154,16 @@ def test_lost_frames_do_not_change_the_order_of_runs() -> None:
     for (_, want), (found, _) in zip(items, client.stream(f for f, _ in items), strict=True):
         assert all(np.array_equal(found[n], want[n]) for n in want)
     board.close()
+
+
+@pytest.mark.usefixtures("once")
+def test_lost_frames_do_not_change_the_order_of_runs() -> None:
+    lossy_stream(9, 0.05)
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.05])
+def test_lost_and_repeated_frames_change_nothing(lost: float) -> None:
+    lossy_stream(5, lost)
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.5])
@@ -210,24 +220,6 @@ def test_reset_in_the_middle_ends_both_runs_and_leaves_the_buffers() -> None:
             assert not trouble or "was stopped by a reset" in trouble
         for (_, want), (found, _) in zip(items, client.stream(f for f, _ in items), strict=True):
             assert all(np.array_equal(found[n], want[n]) for n in want)
-    board.close()
-
-
-def test_lost_and_repeated_frames_change_nothing() -> None:
-    board = VirtualBoard(build(SMALL))
-    rng = np.random.default_rng(5)
-
-    class Lossy(Line):
-        def read(self, timeout: float) -> bytes:
-            data = super().read(timeout)
-            return b"" if rng.random() < 0.02 else data
-
-    client = BoardClient(Lossy(board), timeout=0.05, run_timeout=0.1, retries=20)
-    ((graph, program),) = programs(1, channels=9, side=7)
-    client.load_program(program.to_bytes())
-    items = items_of(graph, program, 12)
-    for (_, want), (found, _) in zip(items, client.stream(f for f, _ in items), strict=True):
-        assert all(np.array_equal(found[n], want[n]) for n in want)
     board.close()
 
 

@@ -1,7 +1,7 @@
 """Mul of two int8 tensors: the exact integer product through the requantiser.
 
-The engine computes ``clamp(rint(f32(p * m)) + zy, lo, hi)`` of ``p = (a - za) * (b - zb)``, ONNX
-float32 dequantise - multiply - quantise, which rounds four times where the engine rounds once.
+The engine computes ``clamp(rint(f32(p * m)) + zy, lo, hi)`` of ``p = (a - za) * (b - zb)``; ONNX
+says float32 dequantise - multiply - quantise, which rounds four times where the engine rounds once.
 They differ where those roundings decide a tie (``p * sa * sb / sy`` near k + 1/2); a neighbour of
 the nominal ``m = f32(f32(sa * sb) / sy)`` is then sometimes right. All 65,536 pairs are compared.
 """

@@ -142,6 +142,16 @@ class EngineConfig:
         return self.addends > 0 and not self.serial
 
     @property
+    def dsps(self) -> int:
+        """Hard multipliers of 18 x 18 bits: a product each, and a requantiser's.
+
+        That has four pieces of 24 x 24 bits (hdl/requant.py; the serial one adds bit by bit), and
+        one for products of two tensors.
+        """
+        pieces = 0 if self.serial else 4
+        return self.multipliers + (pieces + self.has_product) * self.requantisers
+
+    @property
     def beats(self) -> int:
         """Beats of ``requantisers`` results that the sums of all lanes make."""
         return self.lanes // self.requantisers

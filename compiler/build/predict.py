@@ -34,12 +34,9 @@ def predict(board: Board, config: EngineConfig) -> dict[str, int]:
     toolchain = board.toolchain
     if toolchain is None or toolchain.family != "ecp5":
         return {}
-    # A requantiser multiplies 24 x 24 bits, the serial one bit by bit; where there are addends it
-    # has a product of two tensors, too; the link has one product.
     found = {"bram": _block_rams(config)}
     if not config.serial:
-        products = 4 + config.has_product
-        found["dsp"] = config.multipliers + products * config.requantisers + 1
+        found["dsp"] = config.dsps + 1  # the link has one product
     if not config.serial and config.expander and config.counters:  # as all nine engines of the fit
         found |= {"lut": _line(config, _LUT), "ff": _line(config, _FF)}
     return found

@@ -80,12 +80,10 @@ def _memory(
 
 
 def _budget_share(device: RigDevice) -> float:
-    """Hard multipliers: the lanes' own and, for each requantiser, 4 and 1 for products."""
+    """Of the board's hard multipliers."""
     assert device.board is not None
     assert device.engine is not None
-    engine = device.engine
-    needed = engine.multipliers + (4 + engine.has_product) * engine.requantisers
-    return needed / boards.get(device.board).resources.dsps
+    return device.engine.dsps / boards.get(device.board).resources.dsps
 
 
 def over_budget(rig: Rig, device: RigDevice) -> str | None:

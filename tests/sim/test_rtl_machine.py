@@ -129,6 +129,33 @@ def test_every_layer_and_counter_of_the_rtl_is_what_was_predicted() -> None:
     assert ran == 6
 
 
+@pytest.mark.slow
+def test_twenty_networks_that_nobody_tuned_for() -> None:
+    """Of every layer kind, on the default engine: golden's bytes, each layer's predicted cycles."""
+    ran = layers = 0
+    with rtl_machines() as machine_for:
+        for seed in range(7000, 7100):
+            graph = random_graph(seed, 8, channels=40, side=14)
+            try:
+                program = lower(graph, [u.name for u in graph.units], DEFAULT)
+            except CompileError:
+                continue  # an inexact add or product: not for the engine
+            machine = machine_for(program.to_bytes(), "fpga0")
+            for feed in random_inputs(graph, seed, 2):
+                compare_layers(machine, program, graph, feed)
+            counted = machine.counted()
+            assert counted.cycles == predicted_total(DEFAULT, program.instructions), seed
+            for note in program.layers:
+                found = counted.layers[note.instruction]
+                assert found == (note.cycles, note.stalls), (seed, note.unit)
+            layers += len(program.layers)
+            ran += 1
+            if ran == 20:
+                break
+    assert ran == 20
+    assert layers >= 100
+
+
 def test_parts_of_joint_tensors_are_written_and_read_where_they_lie() -> None:
     """Concat by placement, its copies and rescaling, Pad, Resize: layers of random networks."""
     ran = resized = ragged = 0

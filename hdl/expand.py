@@ -105,53 +105,70 @@ class Expander(wiring.Component):
         place = Signal(place_bits, reset_less=True)
         column = Signal(16, reset_less=True)
         row = Signal(16, reset_less=True)
-        kernel_x = Signal(9, reset_less=True)
-        kernel_y = Signal(9, reset_less=True)
+        # Where the byte lies in the window after the next one.
+        ahead_x = Signal(10, reset_less=True)
+        ahead_y = Signal(10, reset_less=True)
 
         # Whether there is a window before this one that holds the byte, too; a step ahead.
         has_left = Signal(reset_less=True)
         has_above = Signal(reset_less=True)
         # Where each row of windows starts again.
         first_column = Signal(16, reset_less=True)
-        first_x = Signal(9, reset_less=True)
+        first_x = Signal(10, reset_less=True)
         first_left = Signal(reset_less=True)
         is_window = Signal()
         is_inside = Signal()
-
-        def left_of(phase, exists):
-            return (phase + setup.stride_w < setup.kernel_w) & exists
-
-        def above(phase, exists):
-            return (phase + setup.stride_h < setup.kernel_h) & exists
-
         m.d.comb += [
             is_window.eq((column < setup.out_w) & (row < setup.out_h)),
             is_inside.eq(place[byte_bits:] < self.config.act_words),
         ]
 
-        # How the next byte lies to this one; registered, a byte takes two cycles at least.
-        step = Signal(place_bits, reset_less=True)
-        # Registers, right where they are used: `setup` stands still for a cycle at least before.
+        # All that is told of a byte to come: registers, for `setup` stands still for a cycle at
+        # least before they are used.
+        coming_x = Signal(10, reset_less=True)
+        coming_y = Signal(10, reset_less=True)
+        coming_left = Signal(reset_less=True)
+        coming_above = Signal(reset_less=True)
         is_pixel_end = Signal(reset_less=True)
         is_row_end = Signal(reset_less=True)
         is_column_end = Signal(reset_less=True)  # a pixel's, and the next one has another window
         is_band_end = Signal(reset_less=True)  # a row's, likewise
-        is_empty = Signal(reset_less=True)
+        is_last = Signal(reset_less=True)
         pixel_ends = setup.channels_left == 1
         row_ends = pixel_ends & (setup.columns_left == 1)
         m.d.sync += [
+            coming_x.eq(setup.phase_x + (setup.stride_w << 1)),
+            coming_y.eq(setup.phase_y + (setup.stride_h << 1)),
+            coming_left.eq(
+                (setup.phase_x + setup.stride_w < setup.kernel_w) & (setup.column != 0)),
+            coming_above.eq((setup.phase_y + setup.stride_h < setup.kernel_h) & (setup.row != 0)),
             is_pixel_end.eq(pixel_ends),
             is_row_end.eq(row_ends),
             is_column_end.eq(pixel_ends & (setup.phase_x + 1 == setup.stride_w)),
             is_band_end.eq(row_ends & (setup.phase_y + 1 == setup.stride_h)),
-            is_empty.eq(left == 0),
+            is_last.eq(left == 1),
         ]
+        # How the next byte lies to this one.
+        step = Signal(place_bits, reset_less=True)
 
+        # What is done is told from registers of its own: it is much, and decoding a state takes
+        # time. The last write was registered here, and then in the engine.
         in_setup = Signal()
-        in_byte = Signal()
+        wants = Signal()  # waits for a byte
         in_window = Signal()
-        next_x = kernel_x + setup.stride_w
-        next_y = kernel_y + setup.stride_h
+        ends = Signal()  # waits for the last write
+        none_left = Signal(reset_less=True)
+        shifts = Signal()  # `byte` is one of the setup
+        takes = Signal()
+        took = Signal()
+        is_free = Signal()  # nothing waits to be written
+        m.d.comb += [
+            is_free.eq(~self.write_en | self.write_ready),
+            self.i.ready.eq(wants | in_setup),
+            self.done.eq(ends & ~self.write_en & self.write_idle),
+            takes.eq(wants & self.i.valid),
+        ]
+        m.d.sync += [shifts.eq(in_setup & self.i.valid), took.eq(takes)]
         with m.If(self.write_ready):
             m.d.sync += self.write_en.eq(0)
         with m.FSM():
@@ -159,95 +176,101 @@ class Expander(wiring.Component):
                 m.d.sync += [
                     missing.eq(SETUP_BYTES),
                     left.eq(self.count),
-                    here.eq(self.address),
                     self.refused.eq(0),
                 ]
                 with m.If(self.start):
+                    m.d.sync += in_setup.eq(1)
                     m.next = "SETUP"
             with m.State("SETUP"):
-                m.d.comb += in_setup.eq(1)
+                m.d.sync += none_left.eq(left == 0)
                 with m.If(self.i.valid):
-                    m.d.sync += [
-                        setup.eq(Cat(setup.as_value()[8:], self.i.payload)),
-                        missing.eq(missing - 1),
-                    ]
+                    m.d.sync += missing.eq(missing - 1)
                     with m.If(missing == 1):
-                        m.next = "CHECK"
+                        m.d.sync += in_setup.eq(0)
+                        m.next = "SETTLE"
+            with m.State("SETTLE"):
+                m.next = "CHECK"
             with m.State("CHECK"):
                 # A stride of 0 would never leave a window.
-                with m.If(self.address[place_bits:].any()
-                          | (setup.stride_h == 0) | (setup.stride_w == 0)
-                          | (setup.channels_left == 0) | (setup.columns_left == 0)):
-                    m.d.sync += [
-                        self.refused.eq(1),
-                        left.eq(0),
-                        is_empty.eq(1),
-                    ]
-                m.d.sync += in_byte.eq(1)
+                is_bad = Signal()
+                m.d.comb += is_bad.eq(
+                    self.address[place_bits:].any()
+                    | (setup.stride_h == 0) | (setup.stride_w == 0)
+                    | (setup.channels_left == 0) | (setup.columns_left == 0))
+                m.d.sync += [
+                    self.refused.eq(is_bad),
+                    wants.eq(~none_left & ~is_bad),
+                    ends.eq(none_left | is_bad),
+                ]
                 m.next = "WORK"
             with m.State("WORK"), m.If(self.done):
+                m.d.sync += ends.eq(0)
                 m.next = "IDLE"
 
-        # The work, told from registers of its own: it is much, and decoding a state takes time.
-        # The last write was registered here, and then in the engine.
-        m.d.comb += [
-            self.done.eq(in_byte & is_empty & ~self.write_en & self.write_idle),
-            self.i.ready.eq((in_byte & ~is_empty) | in_setup),
-        ]
-        with m.If(self.done):
-            m.d.sync += in_byte.eq(0)
-        with m.If(in_byte):
+        with m.If(shifts):
+            m.d.sync += setup.eq(Cat(setup.as_value()[8:], byte))
+        with m.Elif(takes):
+            self._advance(m, setup, is_pixel_end, is_row_end, is_column_end, is_band_end)
+        with m.If(takes):
+            m.d.sync += [left.eq(left - 1), none_left.eq(is_last), wants.eq(0), in_window.eq(1)]
+        # The next byte's place, told in this byte's first window.
+        with m.If(in_setup):
+            m.d.sync += here.eq(self.address)
+        with m.Elif(took):
+            m.d.sync += here.eq(here + step)
+        with m.If(~in_window):
             m.d.sync += [
                 byte.eq(self.i.payload),
                 line.eq(here),
                 place.eq(here),
                 column.eq(setup.column),
                 row.eq(setup.row),
-                kernel_x.eq(setup.phase_x),
-                kernel_y.eq(setup.phase_y),
+                ahead_x.eq(coming_x),
+                ahead_y.eq(coming_y),
+                has_left.eq(coming_left),
+                has_above.eq(coming_above),
                 first_column.eq(setup.column),
-                first_x.eq(setup.phase_x),
-                has_left.eq(left_of(setup.phase_x, setup.column != 0)),
-                first_left.eq(left_of(setup.phase_x, setup.column != 0)),
-                has_above.eq(above(setup.phase_y, setup.row != 0)),
-                step.eq(1),
+                first_x.eq(coming_x),
+                first_left.eq(coming_left),
             ]
+        with m.Elif(is_free):
+            with m.If(has_left):
+                m.d.sync += [
+                    place.eq(place + setup.tap_x),
+                    column.eq(column - 1),
+                    ahead_x.eq(ahead_x + setup.stride_w),
+                    has_left.eq((ahead_x < setup.kernel_w) & (column != 1)),
+                ]
+            with m.Else():
+                # The row of windows above; if there is none, all this is set anew.
+                m.d.sync += [
+                    line.eq(line + setup.tap_y),
+                    place.eq(line + setup.tap_y),
+                    column.eq(first_column),
+                    ahead_x.eq(first_x),
+                    has_left.eq(first_left),
+                    row.eq(row - 1),
+                    ahead_y.eq(ahead_y + setup.stride_h),
+                    has_above.eq((ahead_y < setup.kernel_h) & (row != 1)),
+                ]
+        with m.If(~in_window):
+            m.d.sync += step.eq(1)
             with m.If(is_row_end):
                 m.d.sync += step.eq(Mux(is_band_end, setup.step_rows, setup.step_row))
             with m.Elif(is_column_end):
                 m.d.sync += step.eq(setup.step_column)
-        with m.If(in_byte & self.i.valid & ~is_empty):
-            self._advance(m, setup, is_pixel_end, is_row_end, is_column_end, is_band_end)
-            m.d.sync += [left.eq(left - 1), in_byte.eq(0), in_window.eq(1)]
-        with m.If(in_window & (~self.write_en | self.write_ready)):
+        with m.If(in_window & is_free):
+            m.d.sync += self.write_en.eq(is_window & is_inside)
+            with m.If(is_window & ~is_inside):
+                m.d.sync += self.refused.eq(1)
+            with m.If(~has_left & ~has_above):
+                m.d.sync += [wants.eq(~none_left), ends.eq(none_left), in_window.eq(0)]
+        with m.If(is_free):
             m.d.sync += [
-                self.write_en.eq(is_window & is_inside),
                 self.write_addr.eq(place[byte_bits:]),
                 self.write_byte.eq(place[:byte_bits]),
                 self.write_data.eq(byte),
             ]
-            with m.If(is_window & ~is_inside):
-                m.d.sync += self.refused.eq(1)
-            with m.If(has_left):
-                m.d.sync += [
-                    place.eq(place + setup.tap_x),
-                    kernel_x.eq(next_x),
-                    column.eq(column - 1),
-                    has_left.eq(left_of(next_x, column != 1)),
-                ]
-            with m.Elif(has_above):
-                m.d.sync += [
-                    line.eq(line + setup.tap_y),
-                    place.eq(line + setup.tap_y),
-                    kernel_x.eq(first_x),
-                    column.eq(first_column),
-                    has_left.eq(first_left),
-                    kernel_y.eq(next_y),
-                    row.eq(row - 1),
-                    has_above.eq(above(next_y, row != 1)),
-                ]
-            with m.Else():
-                m.d.sync += [here.eq(here + step), in_byte.eq(1), in_window.eq(0)]
 
         return m
 

@@ -65,7 +65,7 @@ class Extent(wiring.Component):
     start : :py:`In(1)`, area : :py:`In(Area)`
         Pulse; ``area`` stays until ``done``.
     done : :py:`Out(1)`, inside : :py:`Out(1)`
-        ``inside`` is valid with ``done``, a cycle a word and two after ``start``.
+        ``inside`` is valid with ``done``, two cycles a word and four after ``start``.
     """
 
     def __init__(self, config):
@@ -75,50 +75,58 @@ class Extent(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
-        word_bytes = Signal(range(257))
-        words = Signal(17)
+        word_bytes = Signal(range(257), reset_less=True)
+        words = Signal(17, reset_less=True)
+        run = Signal(COUNT_BITS, reset_less=True)
+        m.d.sync += [word_bytes.eq(0), run.eq(_run_end(self.area.run))]
         with m.Switch(self.area.space):
             for space, memory in enumerate(self.memories):
                 with m.Case(space):
-                    m.d.comb += [
+                    m.d.sync += [
                         word_bytes.eq(memory.word_bytes),
                         words.eq(memory.words),
                     ]
 
-        left = Signal(COUNT_BITS)
-        run_left = Signal(COUNT_BITS)
-        end = Signal(18)
-        # A word takes what is left of it, of its run, or of the area, whichever ends first; the
-        # differences are worked out beside the comparisons.
-        is_last = (left <= run_left) & (left <= word_bytes)
-        is_run_end = run_left <= word_bytes
-        inside = Signal(reset_less=True)
-        m.d.sync += inside.eq((end <= words) & (word_bytes != 0))
-        m.d.comb += self.inside.eq(inside)
+        left = Signal(COUNT_BITS, reset_less=True)
+        run_left = Signal(COUNT_BITS, reset_less=True)
+        end = Signal(18, reset_less=True)
+        # A word takes what is left of it, of its run, or of the area, whichever ends first. What is
+        # told of it is in registers: it is looked at in one cycle and taken in the next.
+        is_last = Signal(reset_less=True)
+        is_run_end = Signal(reset_less=True)
+        is_over = Signal(reset_less=True)
+        m.d.sync += [
+            is_last.eq((left <= run_left) & (left <= word_bytes)),
+            is_run_end.eq(run_left <= word_bytes),
+            is_over.eq((left == 0) | (word_bytes == 0) | end[17]),
+            self.inside.eq((end <= words) & (word_bytes != 0)),
+        ]
 
         with m.FSM():
-            with m.State("IDLE"):
+            with m.State("IDLE"), m.If(self.start):
+                m.next = "SET"
+            with m.State("SET"):
                 m.d.sync += [
                     left.eq(self.area.count),
-                    run_left.eq(_run_end(self.area.run)),
+                    run_left.eq(run),
                     # An address that has no place in 17 bits is beyond every memory.
                     end.eq(Mux(self.area.address[16:].any(), 1 << 17, self.area.address[:16])),
                 ]
-                with m.If(self.start):
-                    m.next = "WALK"
-            with m.State("WALK"):
-                with m.If((left == 0) | (word_bytes == 0) | end[17]):
+                m.next = "LOOK"
+            with m.State("LOOK"):
+                m.next = "TAKE"
+            with m.State("TAKE"):
+                m.d.sync += [
+                    left.eq(Mux(is_run_end, left - run_left, left - word_bytes)),
+                    run_left.eq(Mux(is_run_end, run, run_left - word_bytes)),
+                    end.eq(end + 1),
+                ]
+                with m.If(is_last):
+                    m.d.sync += left.eq(0)
+                m.next = "LOOK"
+                with m.If(is_over):
+                    m.d.sync += end.eq(end)
                     m.next = "TELL"
-                with m.Else():
-                    m.d.sync += [
-                        left.eq(Mux(is_run_end, left - run_left, left - word_bytes)),
-                        run_left.eq(
-                            Mux(is_run_end, _run_end(self.area.run), run_left - word_bytes)
-                        ),
-                        end.eq(end + 1),
-                    ]
-                    with m.If(is_last):
-                        m.d.sync += left.eq(0)
             with m.State("TELL"):
                 m.d.comb += self.done.eq(1)
                 m.next = "IDLE"
@@ -184,6 +192,12 @@ class Loader(wiring.Component):
         run = Signal(COUNT_BITS)
         m.d.comb += run.eq(_run_end(self.area.run))
 
+        wants = Signal()  # bytes
+        takes = Signal()
+        m.d.comb += [
+            self.i.ready.eq(wants & (~self.write_en | self.write_ready)),
+            takes.eq(self.i.valid & self.i.ready),
+        ]
         with m.If(self.write_ready):
             m.d.sync += self.write_en.eq(0)
         with m.FSM():
@@ -203,41 +217,42 @@ class Loader(wiring.Component):
                     # The last write is registered here, and then in the engine.
                     m.next = "SETTLE"
                     with m.If(self.area.count != 0):
+                        m.d.sync += wants.eq(1)
                         m.next = "WRITE"
-            with m.State("WRITE"), m.If(~self.write_en | self.write_ready):
-                m.d.comb += self.i.ready.eq(1)
-                with m.If(self.i.valid):
-                    m.d.sync += [
-                        self.write_en.eq(1),
-                        self.write_space.eq(self.area.space),
-                        self.write_addr.eq(address),
-                        self.write_byte.eq(byte),
-                        self.write_data.eq(self.i.payload),
-                        left.eq(left - 1),
-                        run_left.eq(run_left - 1),
-                        byte.eq(byte + 1),
-                    ]
-                    with m.If(is_run_end):
-                        m.d.sync += run_left.eq(run)
-                    with m.If(is_word_end):
-                        m.d.sync += [
-                            address.eq(address + 1),
-                            byte.eq(0),
-                        ]
-                    # What the next byte will be, from where that is.
-                    ends_run = Mux(is_run_end, run == 1, run_left == 2)
-                    m.d.sync += [
-                        is_last.eq(left == 2),
-                        is_run_end.eq(ends_run),
-                        is_word_end.eq(
-                            ends_run
-                            | Mux(is_word_end, last_byte == 0, byte + 1 == last_byte)),
-                    ]
-                    with m.If(is_last):
-                        m.next = "SETTLE"
+            with m.State("WRITE"), m.If(takes & is_last):
+                m.d.sync += wants.eq(0)
+                m.next = "SETTLE"
             with m.State("SETTLE"), m.If(~self.write_en & self.write_idle):
                 m.d.comb += self.done.eq(1)
                 m.next = "IDLE"
+
+        with m.If(takes):
+            m.d.sync += [
+                self.write_en.eq(1),
+                self.write_space.eq(self.area.space),
+                self.write_addr.eq(address),
+                self.write_byte.eq(byte),
+                self.write_data.eq(self.i.payload),
+                left.eq(left - 1),
+                run_left.eq(run_left - 1),
+                byte.eq(byte + 1),
+            ]
+            with m.If(is_run_end):
+                m.d.sync += run_left.eq(run)
+            with m.If(is_word_end):
+                m.d.sync += [
+                    address.eq(address + 1),
+                    byte.eq(0),
+                ]
+            # What the next byte will be, from where that is.
+            ends_run = Mux(is_run_end, run == 1, run_left == 2)
+            m.d.sync += [
+                is_last.eq(left == 2),
+                is_run_end.eq(ends_run),
+                is_word_end.eq(
+                    ends_run
+                    | Mux(is_word_end, last_byte == 0, byte + 1 == last_byte)),
+            ]
 
         return m
 
@@ -286,8 +301,16 @@ class Peeker(wiring.Component):
         word = Signal(8 * self.word_bytes)
         byte = Signal(range(self.word_bytes))
         wait = Signal(range(self.latency + 1))
+        run = Signal(COUNT_BITS, reset_less=True)
+        m.d.sync += run.eq(_run_end(self.area.run))
+
+        arrives = Signal()  # the word is at the read port
 
         m.d.comb += self.o.payload.eq(word[:8])
+        with m.If(arrives):
+            m.d.sync += word.eq(self.read_data)
+        with m.Elif(self.o.valid & self.o.ready):
+            m.d.sync += word.eq(word >> 8)
 
         with m.FSM():
             with m.State("IDLE"):
@@ -302,30 +325,30 @@ class Peeker(wiring.Component):
                 m.d.comb += self.read_en.eq(1)
                 m.d.sync += wait.eq(1)
                 with m.If(self.read_ready):
+                    m.d.sync += arrives.eq(self.latency == 1)
                     m.next = "WAIT"
             with m.State("WAIT"):
-                m.d.sync += wait.eq(wait + 1)
-                with m.If(wait == self.latency):
+                m.d.sync += [wait.eq(wait + 1), arrives.eq(wait == self.latency - 1)]
+                with m.If(arrives):
                     m.d.sync += [
-                        word.eq(self.read_data),
                         byte.eq(0),
                         self.read_addr.eq(self.read_addr + 1),
+                        self.o.valid.eq(1),
                     ]
                     m.next = "SEND"
-            with m.State("SEND"):
-                m.d.comb += self.o.valid.eq(1)
-                with m.If(self.o.ready):
-                    m.d.sync += [
-                        word.eq(word >> 8),
-                        byte.eq(byte + 1),
-                        left.eq(left - 1),
-                        run_left.eq(run_left - 1),
-                    ]
-                    with m.If(run_left == 1):
-                        m.d.sync += run_left.eq(_run_end(self.area.run))
-                    with m.If(left == 1):
-                        m.next = "IDLE"
-                    with m.Elif((run_left == 1) | (byte == self.word_bytes - 1)):
-                        m.next = "READ"
+            with m.State("SEND"), m.If(self.o.ready):
+                m.d.sync += [
+                    byte.eq(byte + 1),
+                    left.eq(left - 1),
+                    run_left.eq(run_left - 1),
+                ]
+                with m.If(run_left == 1):
+                    m.d.sync += run_left.eq(run)
+                with m.If(left == 1):
+                    m.d.sync += self.o.valid.eq(0)
+                    m.next = "IDLE"
+                with m.Elif((run_left == 1) | (byte == self.word_bytes - 1)):
+                    m.d.sync += self.o.valid.eq(0)
+                    m.next = "READ"
 
         return m

@@ -155,10 +155,12 @@ class Controller(wiring.Component):
         missing = Signal(range(ARGUMENT_BYTES + 1))
         is_exact = Signal()  # nothing may follow that part
         is_known = Signal()
-        # The request's type, as registers: a frame is looked at in the cycle after it came.
+        # The request's type, as registers: a frame is looked at two cycles after it came.
         kinds = {kind: Signal(name=f"is_{kind.name.lower()}") for kind in Type}
         m.d.sync += [flag.eq(self.frame.type == kind) for kind, flag in kinds.items()]
         known_type = Signal()
+        usual = Signal(4)
+        usual_answer = Signal(4)
         has_arguments = Signal()
 
         # The two runs last asked for; bit k of the flags is about run k.
@@ -195,14 +197,19 @@ class Controller(wiring.Component):
         gives_greeting = Signal()
         gives_counters = Signal()
         gives_run = Signal()
+        gives_fault = Signal(reset_less=True)
         is_request = Signal()  # it answers the frame that the receiver holds
         length = Signal(COUNT_BITS)
         left = Signal(COUNT_BITS)
         body = Signal(8 * COUNTER_BYTES)  # short answers; one instruction's counters
-        body_left = Signal(range(COUNTER_BYTES + 1))
-        in_body = Signal()
+        body_left = Signal(range(COUNTER_BYTES + 1))  # of an instruction's counters
+        in_body = Signal()  # bytes are given
+        in_arguments = Signal()
+        moves = Signal()  # one is
+        fills = Signal()  # `body` is filled, at the start of HEADER ...
+        fills_counters = Signal()  # ... and in COUNTER WAIT
+        from_greeting = Signal()
         none_left = Signal(reset_less=True)
-        body_empty = Signal(reset_less=True)
         greeting_index = Signal(range(len(self.greeting) + 1))
         epoch = Signal(8 if self.config.compact else 32)  # the host looks whether it changes
 
@@ -215,9 +222,13 @@ class Controller(wiring.Component):
         counter_data = Signal.like(self.counter_data, name="counter_data_reg", reset_less=True)
         m.d.sync += counter_data.eq(self.counter_data)
         area = Signal(Area)
+        starts_load = Signal()
+        starts_peek = Signal()
         m.d.comb += [
             extent.area.eq(area),
             loader.area.eq(area),
+            loader.start.eq(starts_load),
+            peeker.start.eq(starts_peek),
             peeker.area.eq(area),
             expander.address.eq(area.address),
             expander.count.eq(area.count - SETUP_BYTES),
@@ -245,37 +256,28 @@ class Controller(wiring.Component):
             self.header.payload.stream.eq(Mux(is_request, self.frame.stream, runs[shown].stream)),
             self.header.payload.seq.eq(Mux(is_request, self.frame.seq, runs[shown].seq)),
             self.header.payload.length.eq(length),
+            # Loader and expander take bytes only after their start, one of them at a time.
+            loader.i.valid.eq(self.payload.valid),
+            expander.i.valid.eq(self.payload.valid),
+            self.payload.ready.eq(in_arguments | loader.i.ready | expander.i.ready),
         ]
 
         with m.Switch(self.frame.type):
-            for kind, size, exact in (
-                (Type.HELLO, 0, 1),
-                (Type.RESET, 0, 1),
-                (Type.LOAD, LOAD_HEADER_BYTES, 0),
-                (Type.RUN, 8, 1),
-                (Type.COUNTERS, 4, 1),
-                (Type.PEEK, 10, 1),
+            for kind, size, exact, reply in (
+                (Type.HELLO, 0, 1, Type.HELLO),
+                (Type.RESET, 0, 1, Type.ACK),
+                (Type.LOAD, LOAD_HEADER_BYTES, 0, Type.ACK),
+                (Type.RUN, 8, 1, Type.DONE),
+                (Type.COUNTERS, 4, 1, Type.COUNTERS),
+                (Type.PEEK, 10, 1, Type.DATA),
             ):
                 with m.Case(kind):
                     m.d.comb += [
                         is_known.eq(1),
                         expected.eq(size),
                         is_exact.eq(exact),
+                        usual.eq(reply),
                     ]
-
-        def answer(kind, to_request=1):
-            """Start an answer; what it says is worked out in ANSWER and HEADER."""
-            m.d.sync += [answers.eq(kind), is_request.eq(to_request)]
-            m.next = "ANSWER"
-
-        def refuse(why):
-            m.d.sync += reason.eq(why)
-            answer(Type.NAK)
-
-        def report_run(k, to_request):
-            """Answer RUN out of what is kept of it."""
-            m.d.sync += shown.eq(k)
-            answer(Type.DONE, to_request)
 
         def abort(k):
             m.d.sync += [
@@ -289,6 +291,22 @@ class Controller(wiring.Component):
             return ((runs[k].seq == self.frame.seq) & (runs[k].stream == self.frame.stream)
                     & (runs[k].ticket == run[0:32]))
 
+        # The bytes of a LOAD are where they belong; or else led out of the memory.
+        is_stored = Signal()
+        is_out = Signal()
+        m.d.sync += [
+            is_stored.eq(loader.done | expander.done),
+            is_out.eq(expander.done & expander.refused),
+        ]
+
+        # What DECIDE makes of that and of the runs. A run that ends between DECIDE and CHECK is
+        # still taken for one under way; what is done then is right nevertheless.
+        is_refused = Signal()
+        is_again = Signal()
+        is_under_way = Signal()
+        in_check = Signal()
+        accepts = Signal()  # RUN, in CHECK
+
         # Pulses out of here are registers. A frame is looked at in the cycles after it came, not
         # in the one in which it is released nor in the next, where the receiver still shows it.
         release = Signal()
@@ -299,133 +317,155 @@ class Controller(wiring.Component):
         m.d.sync += [
             self.start.eq(0),
             self.clear.eq(0),
+            fills.eq(0),
+            fills_counters.eq(0),
+            in_check.eq(0),
+            accepts.eq(0),
+            starts_load.eq(0),
+            starts_peek.eq(0),
             released.eq(release),
             present.eq(self.valid & ~release & ~released),
             known_type.eq(is_known),
+            usual_answer.eq(usual),
             has_arguments.eq(expected != 0),
             is_short.eq((self.frame.length < expected)
                         | (is_exact & (self.frame.length != expected))),
         ]
 
-        # Comparisons of the arguments, registered while they are complete and CHECK not yet come.
+        # What a request says, registered while it is complete and DECIDE not yet come.
         known = answered | running | ended
         match = Signal(slots)
         is_beyond = Signal()  # RUN
         is_outside = Signal()  # PEEK
         is_many = Signal()  # COUNTERS
+        is_spread = Signal()  # LOAD
+        is_tight = Signal()  # ... without room for the setup
+        is_act = Signal()  # ... into activation memory
         m.d.sync += [
             match.eq(Cat(matches(k) for k in range(slots))),
             is_beyond.eq(run[32:48] >= self.config.instructions),
             is_outside.eq((peek[64:80] > PAYLOAD_BYTES) | (peek[0:8] != 0)),
             is_many.eq((counters[16:32] > COUNTERS_MAX)
                        | (counters[0:16] + counters[16:32] > self.config.instructions)),
+            is_spread.eq((load[0:8] == EXPAND_SPACE) & bool(self.config.expander)),
+            is_tight.eq(self.frame.length < LOAD_HEADER_BYTES + SETUP_BYTES),
+            is_act.eq((load[0:8] == ACT_SPACE) | (load[0:8] == EXPAND_SPACE)),
         ]
         if slots > 1:
             m.d.comb += repeated.eq(match[1] & known[1])
+        is_known_run = Signal()
+        was_answered = Signal()
+        is_taken = Signal()  # the place of the next run
+        m.d.sync += [
+            is_known_run.eq(known.bit_select(repeated, 1) & match.bit_select(repeated, 1)),
+            was_answered.eq(answered.bit_select(repeated, 1)),
+            is_taken.eq((running | ended).bit_select(turn, 1)),
+        ]
+        refusal = Signal(Nak)  # 0: none
+        m.d.sync += refusal.eq(0)
+        with m.If(kinds[Type.LOAD]):
+            with m.If(running.any() & ~is_act):
+                m.d.sync += refusal.eq(Nak.BUSY)
+            with m.Elif(is_spread & is_tight):
+                m.d.sync += refusal.eq(Nak.LENGTH)
+        with m.Elif(kinds[Type.RUN]):
+            with m.If(is_known_run):
+                m.d.sync += refusal.eq(Mux(was_answered, 0, Nak.BUSY))
+            with m.Elif(is_beyond):
+                m.d.sync += refusal.eq(Nak.RANGE)
+            with m.Elif(is_taken):
+                m.d.sync += refusal.eq(Nak.BUSY)
+        with m.Elif((kinds[Type.PEEK] & is_outside) | (kinds[Type.COUNTERS] & is_many)):
+            m.d.sync += refusal.eq(Nak.RANGE)
+
+        with m.If(in_check):
+            m.d.sync += [
+                area.space.eq(Mux(kinds[Type.PEEK], peek[0:8], load[0:8])),
+                area.run.eq(Mux(kinds[Type.PEEK], peek[16:32], load[16:32])),
+                area.address.eq(Mux(kinds[Type.PEEK], peek[32:64], load[32:64])),
+                area.count.eq(Mux(kinds[Type.PEEK], peek[64:80],
+                                  self.frame.length - LOAD_HEADER_BYTES)),
+                counter_index.eq(counters[0:16]),
+                greeting_index.eq(0),
+            ]
+        with m.If(~in_arguments):
+            m.d.sync += missing.eq(expected)
+        with m.Elif(self.payload.valid):
+            m.d.sync += [
+                arguments.eq(Cat(arguments[8:], self.payload.payload)),
+                missing.eq(missing - 1),
+            ]
 
         with m.FSM():
             with m.State("IDLE"):
-                m.d.sync += missing.eq(expected)
                 m.d.comb += self.idle.eq(~self.valid & ~running.any() & ~ended.any())
+                m.d.sync += [answers.eq(Type.DONE), shown.eq(due), is_request.eq(0)]
                 with m.If(ended.any()):
                     m.d.sync += [
                         ended.bit_select(due, 1).eq(0),
                         answered.bit_select(due, 1).eq(1),
                     ]
-                    report_run(due, to_request=0)
+                    m.next = "ANSWER"
                 with m.Elif(present):
-                    with m.If(self.frame.nak != 0):
-                        refuse(self.frame.nak)
-                    with m.Elif(~known_type):
-                        refuse(Nak.TYPE)
-                    with m.Elif(is_short):
-                        refuse(Nak.LENGTH)
-                    with m.Elif(has_arguments):
-                        m.next = "ARGUMENTS"
-                    with m.Else():
-                        m.next = "CHECK"
-            with m.State("ARGUMENTS"):
-                m.d.comb += self.payload.ready.eq(1)
-                with m.If(self.payload.valid):
-                    m.d.sync += [
-                        arguments.eq(Cat(arguments[8:], self.payload.payload)),
-                        missing.eq(missing - 1),
-                    ]
-                    with m.If(missing == 1):
-                        m.next = "COMPARE"
+                    m.next = "FRAME"
+            with m.State("FRAME"):
+                m.d.sync += [answers.eq(Type.NAK), is_request.eq(1)]
+                m.next = "ANSWER"
+                with m.If(self.frame.nak != 0):
+                    m.d.sync += reason.eq(self.frame.nak)
+                with m.Elif(~known_type):
+                    m.d.sync += reason.eq(Nak.TYPE)
+                with m.Elif(is_short):
+                    m.d.sync += reason.eq(Nak.LENGTH)
+                with m.Elif(has_arguments):
+                    m.d.sync += in_arguments.eq(1)
+                    m.next = "ARGUMENTS"
+                with m.Else():
+                    m.next = "COMPARE"
+            with m.State("ARGUMENTS"), m.If(self.payload.valid & (missing == 1)):
+                m.d.sync += in_arguments.eq(0)
+                m.next = "COMPARE"
             with m.State("COMPARE"):
+                m.next = "MATCH"
+            with m.State("MATCH"):
+                m.next = "JUDGE"
+            with m.State("JUDGE"):
+                m.next = "DECIDE"
+            with m.State("DECIDE"):
+                m.d.sync += [
+                    answers.eq(Mux(refusal == 0, usual_answer, Type.NAK)),
+                    # What is refused later is out of range.
+                    reason.eq(Mux(refusal == 0, Nak.RANGE, refusal)),
+                    shown.eq(repeated),
+                    is_refused.eq(refusal != 0),
+                    is_again.eq(is_known_run),
+                    is_under_way.eq(running.any()),
+                    in_check.eq(1),
+                    accepts.eq(kinds[Type.RUN] & ~is_known_run & (refusal == 0)),
+                ]
                 m.next = "CHECK"
             with m.State("CHECK"):
-                m.d.sync += [
-                    area.space.eq(load[0:8]),
-                    area.run.eq(load[16:32]),
-                    area.address.eq(load[32:64]),
-                    area.count.eq(self.frame.length - LOAD_HEADER_BYTES),
-                    counter_index.eq(counters[0:16]),
-                    greeting_index.eq(0),
-                ]
-                with m.If(kinds[Type.HELLO]):
-                    answer(Type.HELLO)
+                m.next = "ANSWER"
+                with m.If(is_refused):
+                    pass
                 with m.Elif(kinds[Type.RESET]):
                     m.d.sync += self.clear.eq(1)
-                    with m.If(running.any()):
-                        m.next = "ABORT"
+                    with m.If(is_under_way):
+                        m.next = "CLEAR"
                     with m.Else():
                         m.d.sync += [
                             epoch.eq(epoch + 1),
                             answered.eq(0),
                         ]
-                        answer(Type.ACK)
-                with m.Elif(kinds[Type.LOAD]):
-                    with m.If(
-                        running.any() & (load[0:8] != ACT_SPACE) & (load[0:8] != EXPAND_SPACE)
-                    ):
-                        refuse(Nak.BUSY)
-                    with m.Elif((load[0:8] != EXPAND_SPACE) | (not self.config.expander)):
-                        m.next = "EXTENT"
-                    with m.Elif(self.frame.length < LOAD_HEADER_BYTES + SETUP_BYTES):
-                        refuse(Nak.LENGTH)
-                    with m.Else():
-                        m.next = "EXPAND START"
-                with m.Elif(kinds[Type.PEEK]):
-                    m.d.sync += [
-                        area.space.eq(peek[0:8]),
-                        area.run.eq(peek[16:32]),
-                        area.address.eq(peek[32:64]),
-                        area.count.eq(peek[64:80]),
-                    ]
-                    with m.If(is_outside):
-                        refuse(Nak.RANGE)
-                    with m.Else():
-                        m.next = "EXTENT"
-                with m.Elif(kinds[Type.RUN]):
-                    with m.If(known.bit_select(repeated, 1)
-                              & match.bit_select(repeated, 1)):
-                        with m.If(answered.bit_select(repeated, 1)):
-                            report_run(repeated, to_request=1)
-                        with m.Else():
-                            refuse(Nak.BUSY)
-                    with m.Elif(is_beyond):
-                        refuse(Nak.RANGE)
-                    with m.Elif((running | ended).bit_select(turn, 1)):
-                        refuse(Nak.BUSY)
-                    with m.Else():
-                        m.d.comb += release.eq(1)
-                        m.d.sync += [
-                            self.start.eq(1),
-                            turn.eq(~turn if slots > 1 else 0),
-                            running.bit_select(turn, 1).eq(1),
-                            answered.bit_select(turn, 1).eq(0),
-                            runs[turn].seq.eq(self.frame.seq),
-                            runs[turn].stream.eq(self.frame.stream),
-                            runs[turn].ticket.eq(run[0:32]),
-                        ]
-                        m.next = "IDLE"
-                with m.Elif(kinds[Type.COUNTERS]):
-                    with m.If(is_many):
-                        refuse(Nak.RANGE)
-                    with m.Else():
-                        answer(Type.COUNTERS)
+                with m.Elif(kinds[Type.LOAD] & is_spread):
+                    m.next = "EXPAND START"
+                with m.Elif(kinds[Type.LOAD] | kinds[Type.PEEK]):
+                    m.next = "EXTENT"
+                with m.Elif(kinds[Type.RUN] & ~is_again):
+                    m.next = "IDLE"
+            with m.State("CLEAR"):
+                # What the engine told in this cycle, the last before it stops, is seen in the next.
+                m.next = "ABORT"
             with m.State("ABORT"):
                 # First the runs' answers, then this request is looked at again.
                 m.d.sync += [
@@ -441,147 +481,157 @@ class Controller(wiring.Component):
                 m.d.comb += extent.start.eq(1)
                 m.next = "EXTENT WAIT"
             with m.State("EXTENT WAIT"), m.If(extent.done):
+                m.next = "ANSWER"
                 with m.If(~extent.inside):
-                    refuse(Nak.RANGE)
+                    m.d.sync += answers.eq(Type.NAK)
                 with m.Elif(kinds[Type.LOAD]):
-                    m.d.comb += loader.start.eq(1)
-                    m.next = "LOAD"
+                    m.d.sync += starts_load.eq(1)
+                    m.next = "STORE"
                 with m.Else():
-                    m.d.comb += peeker.start.eq(1)
-                    answer(Type.DATA)
-            with m.State("LOAD"):
-                m.d.comb += [
-                    loader.i.valid.eq(self.payload.valid),
-                    self.payload.ready.eq(loader.i.ready),
-                ]
-                with m.If(loader.done):
-                    answer(Type.ACK)
+                    m.d.sync += starts_peek.eq(1)
             with m.State("EXPAND START"):
                 m.d.comb += expander.start.eq(1)
-                m.next = "EXPAND"
-            with m.State("EXPAND"):
-                m.d.comb += [
-                    expander.i.valid.eq(self.payload.valid),
-                    self.payload.ready.eq(expander.i.ready),
-                ]
-                with m.If(expander.done):
-                    with m.If(expander.refused):
-                        refuse(Nak.RANGE)
-                    with m.Else():
-                        answer(Type.ACK)
+                m.next = "STORE"
+            with m.State("STORE"), m.If(is_stored):
+                with m.If(is_out):
+                    m.d.sync += answers.eq(Type.NAK)
+                m.next = "ANSWER"
             with m.State("ANSWER"):
                 is_fault = outcomes[shown].fault
-                size = Signal(COUNT_BITS)
-                short = Signal.like(body_left)  # bytes of it that lie in `body`
-                with m.Switch(answers):
-                    with m.Case(Type.NAK):
-                        m.d.comb += [size.eq(1), short.eq(1)]
-                    with m.Case(Type.HELLO):
-                        m.d.comb += size.eq(len(self.greeting) + 4)
-                    with m.Case(Type.DATA):
-                        m.d.comb += size.eq(area.count)
-                    with m.Case(Type.COUNTERS):
-                        m.d.comb += size.eq(counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES)
-                    with m.Case(Type.DONE):
-                        m.d.comb += [size.eq(Mux(is_fault, 3, 12)), short.eq(Mux(is_fault, 3, 12))]
                 gives_run_now = answers == Type.DONE
                 m.d.sync += [
                     reply_type.eq(Mux(gives_run_now & is_fault, Type.ERROR, answers)),
                     gives_data.eq(answers == Type.DATA),
                     gives_greeting.eq(answers == Type.HELLO),
+                    from_greeting.eq(answers == Type.HELLO),
                     gives_counters.eq(answers == Type.COUNTERS),
                     gives_run.eq(gives_run_now),
-                    length.eq(size),
-                    left.eq(size),
-                    body_left.eq(short),
+                    gives_fault.eq(gives_run_now & is_fault),
+                    fills.eq(1),
                 ]
                 m.next = "HEADER"
             with m.State("HEADER"):
-                m.d.comb += self.header.valid.eq(1)
-                shown_run = runs[shown]
-                with m.If(gives_greeting):
-                    m.d.sync += body.eq(epoch)
-                with m.Elif(~gives_run):
-                    m.d.sync += body.eq(reason)
-                with m.Elif(outcomes[shown].fault):
-                    m.d.sync += body.eq(Cat(C(Fault.ENGINE, 8), outcomes[shown].layer))
-                with m.Else():
-                    m.d.sync += body.eq(Cat(shown_run.ticket, shown_run.aborted, C(0, 31),
-                                            outcomes[shown].cycles))
                 # The ROM answers a cycle late: each byte is asked for as the one before is given.
                 m.d.comb += greeting_port.en.eq(1)
-                m.d.sync += [none_left.eq(left == 0), body_empty.eq(body_left == 0)]
-                with m.If(self.header.ready):
-                    m.d.sync += [greeting_index.eq(1), in_body.eq(1)]
+                with m.If(self.header.valid & self.header.ready):
+                    m.d.sync += [
+                        self.header.valid.eq(0),
+                        greeting_index.eq(1),
+                        in_body.eq(~none_left & ~gives_counters),
+                    ]
                     m.next = "BODY"
             with m.State("BODY"):
                 with m.If(none_left):
                     m.d.comb += release.eq(is_request)
-                    m.d.sync += in_body.eq(0)
                     m.next = "IDLE"
-                with m.Elif(gives_counters & body_empty):
-                    m.d.sync += in_body.eq(0)
+                with m.Elif(gives_counters & ~in_body):
                     m.next = "COUNTER"
             with m.State("COUNTER"):
                 # The address is out; the counters follow a cycle later, and are registered.
                 m.next = "COUNTER READ"
             with m.State("COUNTER READ"):
+                m.d.sync += fills_counters.eq(1)
                 m.next = "COUNTER WAIT"
             with m.State("COUNTER WAIT"):
-                m.d.sync += [
-                    body.eq(counter_data),
-                    body_left.eq(COUNTER_BYTES),
-                    body_empty.eq(0),
-                    counter_index.eq(counter_index + 1),
-                    in_body.eq(1),
-                ]
                 m.next = "BODY"
 
-        # The answer's bytes. What state and counters say is in registers: their way to the byte and
-        # to those who give it is short.
-        gives = Signal()
-        m.d.comb += gives.eq(in_body & ~none_left & ~(gives_counters & body_empty))
-        with m.If(gives_data):
-            m.d.comb += [
-                self.reply.payload.eq(peeker.o.payload),
-                self.reply.valid.eq(gives & peeker.o.valid),
-                peeker.o.ready.eq(gives & self.reply.ready),
+        with m.If(accepts):
+            m.d.comb += release.eq(1)
+            m.d.sync += [
+                self.start.eq(1),
+                turn.eq(~turn if slots > 1 else 0),
+                running.bit_select(turn, 1).eq(1),
+                answered.bit_select(turn, 1).eq(0),
+                runs[turn].seq.eq(self.frame.seq),
+                runs[turn].stream.eq(self.frame.stream),
+                runs[turn].ticket.eq(run[0:32]),
             ]
-        with m.Else():
-            m.d.comb += [
-                self.reply.payload.eq(Mux(gives_greeting & (left > 4), greeting_port.data,
-                                          body[:8])),
-                self.reply.valid.eq(gives),
-            ]
-            with m.If(gives & self.reply.ready):
-                m.d.comb += greeting_port.en.eq(1)
-                m.d.sync += greeting_index.eq(greeting_index + 1)
-                with m.If(~gives_greeting | (left <= 4)):
-                    m.d.sync += [
-                        body.eq(body >> 8),
-                        body_left.eq(body_left - 1),
-                        body_empty.eq(body_left == 1),
-                    ]
-        with m.If(self.reply.valid & self.reply.ready):
-            m.d.sync += [left.eq(left - 1), none_left.eq(left == 1)]
 
+        # The answer, told from registers: the way to its bytes and to those who give them is short.
+        size = Signal(COUNT_BITS)
+        with m.Switch(answers):
+            with m.Case(Type.NAK):
+                m.d.comb += size.eq(1)
+            with m.Case(Type.HELLO):
+                m.d.comb += size.eq(len(self.greeting) + 4)
+            with m.Case(Type.DATA):
+                m.d.comb += size.eq(area.count)
+            with m.Case(Type.COUNTERS):
+                m.d.comb += size.eq(counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES)
+            with m.Case(Type.DONE):
+                m.d.comb += size.eq(Mux(gives_fault, 3, 12))
+        m.d.comb += [
+            self.reply.payload.eq(Mux(gives_data, peeker.o.payload,
+                                      Mux(from_greeting, greeting_port.data, body[:8]))),
+            self.reply.valid.eq(in_body & (peeker.o.valid | ~gives_data)),
+            peeker.o.ready.eq(in_body & gives_data & self.reply.ready),
+            moves.eq(self.reply.valid & self.reply.ready),
+        ]
+        with m.If(moves):
+            m.d.comb += greeting_port.en.eq(1)
+            m.d.sync += [
+                greeting_index.eq(greeting_index + 1),
+                left.eq(left - 1),
+                none_left.eq(left == 1),
+                body_left.eq(body_left - 1),
+            ]
+            with m.If(left == 5):
+                m.d.sync += from_greeting.eq(0)
+            with m.If((left == 1) | (gives_counters & (body_left == 1))):
+                m.d.sync += in_body.eq(0)
+        shown_run = runs[shown]
+        with m.If(fills):
+            m.d.sync += [
+                length.eq(size),
+                left.eq(size),
+                none_left.eq(size == 0),
+                self.header.valid.eq(1),
+            ]
+            # Bytes beyond the answer's are any.
+            m.d.sync += body.eq(Cat(
+                Mux(gives_greeting, epoch,
+                    Mux(gives_fault, Cat(C(Fault.ENGINE, 8), outcomes[shown].layer),
+                        shown_run.ticket))[:32],
+                shown_run.aborted, C(0, 31), outcomes[shown].cycles,
+            ))
+            with m.If(~gives_greeting & ~gives_run):
+                m.d.sync += body[:8].eq(reason)
+        with m.Elif(fills_counters):
+            m.d.sync += [
+                body.eq(counter_data),
+                body_left.eq(COUNTER_BYTES),
+                counter_index.eq(counter_index + 1),
+                in_body.eq(1),
+            ]
+        with m.Elif(moves & ~from_greeting):
+            m.d.sync += body.eq(body >> 8)
+
+        # What the engine tells is looked at a cycle later; `cycles` stays. What waits is dropped
+        # when a run fails, but not what is started in the cycle that tells so.
+        is_done = Signal(slots)
+        is_error = Signal()
+        layer = Signal(16, reset_less=True)
+        drops = Signal()
+        m.d.sync += [
+            is_done.eq(running & ((self.done & C(1)) << under_way)),
+            is_error.eq(self.error),
+            layer.eq(self.layer),
+            drops.eq(self.done & self.error & running.all() & ~self.start & (slots > 1)),
+        ]
         # After the machine above: a run that ends in the cycle in which it is aborted has ended
         # well.
-        with m.If(running.any() & self.done):
-            m.d.sync += [
-                running.bit_select(under_way, 1).eq(0),
-                ended.bit_select(under_way, 1).eq(1),
-                runs[under_way].aborted.eq(0),
-                runs[under_way].cycles.eq(self.cycles),
-                runs[under_way].fault.eq(self.error),
-                runs[under_way].layer.eq(self.layer),
-            ]
-            with m.If(self.error & running.all() & ~self.start):
-                # The engine dropped what waited; what is started in this very cycle it runs, since
-                # it is at rest.
-                m.d.sync += [running.eq(0), ended.eq(ended | running)]
-                for k in range(slots):
-                    with m.If(under_way != k):
-                        abort(k)
+        for k in range(slots):
+            with m.If(is_done[k]):
+                m.d.sync += [
+                    running[k].eq(0),
+                    ended[k].eq(1),
+                    runs[k].aborted.eq(0),
+                    runs[k].cycles.eq(self.cycles),
+                    runs[k].fault.eq(is_error),
+                    runs[k].layer.eq(layer),
+                ]
+            with m.Elif(drops):
+                m.d.sync += [running[k].eq(0), ended[k].eq(1)]
+                abort(k)
 
         return m

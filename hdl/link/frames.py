@@ -94,7 +94,10 @@ class FrameReceiver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
-        m.submodules.crc = crc = crc32()
+        crc = crc32()
+        starts_anew = Signal()
+        # Reset, not `start`, which would lengthen the way of every bit.
+        m.submodules.crc = ResetInserter(starts_anew)(crc)
         m.submodules.buffer = buffer = memory.Memory(shape=8, depth=PAYLOAD_BYTES, init=[])
         write = buffer.write_port()
         read = buffer.read_port(transparent_for=())
@@ -106,7 +109,10 @@ class FrameReceiver(wiring.Component):
         version = header[0:8]
         position = Signal(range(PAYLOAD_BYTES))
         is_primed = Signal()  # the read port shows a payload byte
-        is_whole = Signal()
+        receives = Signal(init=1)
+        takes = Signal()  # a byte
+        is_whole = Signal(reset_less=True)
+        is_misfit = Signal(reset_less=True)  # not as long as it says
         nak = Signal(3)
 
         m.d.comb += [
@@ -117,55 +123,61 @@ class FrameReceiver(wiring.Component):
             self.frame.nak.eq(nak),
             write.addr.eq(count - HEADER_BYTES),
             write.data.eq(self.i.payload.data),
+            write.en.eq(
+                takes & (count >= HEADER_BYTES) & (count < HEADER_BYTES + PAYLOAD_BYTES)
+            ),
+            self.i.ready.eq(receives),
+            takes.eq(self.i.valid & receives & ~self.i.payload.end),
             crc.data.eq(self.i.payload.data),
+            crc.valid.eq(takes),
             read.addr.eq(position),
             self.payload.payload.eq(read.data),
+        ]
+        m.d.sync += [
+            starts_anew.eq(0),
+            # Looked at when the block's end comes, told in the cycle after.
             is_whole.eq(
                 crc.match_detected & (count >= HEADER_BYTES + CRC_BYTES) & ~self.i.payload.error
             ),
+            is_misfit.eq(
+                (count == too_many) | (count != self.frame.length + (HEADER_BYTES + CRC_BYTES))
+            ),
         ]
+        with m.If(starts_anew):
+            m.d.sync += [count.eq(0), header.eq(0), receives.eq(1)]
+        with m.Elif(takes):
+            with m.If(count != too_many):
+                m.d.sync += count.eq(count + 1)
+            with m.Switch(count):
+                for index in range(HEADER_BYTES):
+                    with m.Case(index):
+                        m.d.sync += header[8 * index : 8 * index + 8].eq(
+                            self.i.payload.data
+                        )
 
         with m.FSM():
             with m.State("RECEIVE"):
-                m.d.comb += [
-                    self.i.ready.eq(1),
-                    self.idle.eq((count == 0) & ~self.i.valid),
-                ]
+                m.d.comb += self.idle.eq(((count == 0) | starts_anew) & ~self.i.valid)
                 m.d.sync += [
                     position.eq(0),
                     is_primed.eq(0),
                 ]
-                with m.If(self.i.valid & ~self.i.payload.end):
-                    m.d.comb += [
-                        crc.valid.eq(1),
-                        write.en.eq(
-                            (count >= HEADER_BYTES) & (count < HEADER_BYTES + PAYLOAD_BYTES)
-                        ),
-                    ]
-                    with m.If(count != too_many):
-                        m.d.sync += count.eq(count + 1)
-                    with m.Switch(count):
-                        for index in range(HEADER_BYTES):
-                            with m.Case(index):
-                                m.d.sync += header[8 * index : 8 * index + 8].eq(
-                                    self.i.payload.data
-                                )
-                with m.If(self.i.valid & self.i.payload.end):
-                    m.next = "HOLD"
-                    with m.If(~is_whole):
-                        m.d.sync += nak.eq(Nak.CRC)
-                    with m.Elif(version != VERSION):
-                        m.d.sync += nak.eq(Nak.TYPE)
-                    with m.Elif(
-                        (count == too_many)
-                        | (count != self.frame.length + (HEADER_BYTES + CRC_BYTES))
-                    ):
-                        m.d.sync += nak.eq(Nak.LENGTH)
-                    with m.Else():
-                        m.d.sync += nak.eq(0)
+                with m.If(self.i.valid & receives & self.i.payload.end):
+                    m.d.sync += receives.eq(0)
+                    m.next = "JUDGE"
+            with m.State("JUDGE"):
+                with m.If(~is_whole):
+                    m.d.sync += nak.eq(Nak.CRC)
+                with m.Elif(version != VERSION):
+                    m.d.sync += nak.eq(Nak.TYPE)
+                with m.Elif(is_misfit):
+                    m.d.sync += nak.eq(Nak.LENGTH)
+                with m.Else():
+                    m.d.sync += nak.eq(0)
+                m.d.sync += self.valid.eq(1)
+                m.next = "HOLD"
             with m.State("HOLD"):
                 m.d.comb += [
-                    self.valid.eq(1),
                     self.payload.valid.eq(is_primed),
                     read.en.eq(~is_primed | self.payload.ready),
                 ]
@@ -173,11 +185,7 @@ class FrameReceiver(wiring.Component):
                 with m.If(read.en):
                     m.d.sync += position.eq(position + 1)
                 with m.If(self.release):
-                    m.d.comb += crc.start.eq(1)
-                    m.d.sync += [
-                        count.eq(0),
-                        header.eq(0),
-                    ]
+                    m.d.sync += [self.valid.eq(0), starts_anew.eq(1)]
                     m.next = "RECEIVE"
 
         return m
@@ -206,21 +214,27 @@ class FrameTransmitter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
-        m.submodules.crc = crc = crc32()
+        crc = crc32()
+        is_idle = Signal(init=1)
+        m.submodules.crc = ResetInserter(is_idle)(crc)
 
         head = Signal(HEADER_BYTES * 8)
         left = Signal(11)  # bytes left of the part being sent
         length = Signal(11)
 
-        m.d.comb += crc.data.eq(self.o.payload.data)
+        # The byte given in the cycle before, as far as the checksum is about it.
+        byte = Signal(8, reset_less=True)
+        has_byte = Signal()
+        m.d.comb += [
+            crc.data.eq(byte),
+            crc.valid.eq(has_byte),
+            self.idle.eq(is_idle),
+            self.header.ready.eq(is_idle),
+        ]
+        m.d.sync += [byte.eq(self.o.payload.data), has_byte.eq(0)]
 
         with m.FSM():
             with m.State("IDLE"):
-                m.d.comb += [
-                    self.idle.eq(1),
-                    self.header.ready.eq(1),
-                    crc.start.eq(1),
-                ]
                 m.d.sync += [
                     head.eq(
                         Cat(
@@ -237,13 +251,14 @@ class FrameTransmitter(wiring.Component):
                     left.eq(HEADER_BYTES),
                 ]
                 with m.If(self.header.valid):
+                    m.d.sync += is_idle.eq(0)
                     m.next = "HEADER"
             with m.State("HEADER"):
                 m.d.comb += [
                     self.o.payload.data.eq(head[:8]),
                     self.o.valid.eq(1),
-                    crc.valid.eq(self.o.ready),
                 ]
+                m.d.sync += has_byte.eq(self.o.ready)
                 with m.If(self.o.ready):
                     m.d.sync += [
                         head.eq(head >> 8),
@@ -254,18 +269,20 @@ class FrameTransmitter(wiring.Component):
                         with m.If(length != 0):
                             m.next = "PAYLOAD"
                         with m.Else():
-                            m.next = "SEAL"
+                            m.next = "DIGEST"
             with m.State("PAYLOAD"):
                 m.d.comb += [
                     self.o.payload.data.eq(self.i.payload),
                     self.o.valid.eq(self.i.valid),
                     self.i.ready.eq(self.o.ready),
-                    crc.valid.eq(self.i.valid & self.o.ready),
                 ]
+                m.d.sync += has_byte.eq(self.i.valid & self.o.ready)
                 with m.If(self.i.valid & self.o.ready):
                     m.d.sync += left.eq(left - 1)
                     with m.If(left == 1):
-                        m.next = "SEAL"
+                        m.next = "DIGEST"
+            with m.State("DIGEST"):
+                m.next = "SEAL"
             with m.State("SEAL"):
                 m.d.sync += [
                     head.eq(crc.crc),
@@ -284,6 +301,7 @@ class FrameTransmitter(wiring.Component):
                         left.eq(left - 1),
                     ]
                     with m.If(left == 1):
+                        m.d.sync += is_idle.eq(1)
                         m.next = "IDLE"
 
         return m

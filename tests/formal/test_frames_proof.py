@@ -24,14 +24,16 @@ SMALL = ("PAYLOAD_BYTES = 1024", f"PAYLOAD_BYTES = {PAYLOAD}")
 class AbstractCrc(wiring.Component):
     """Any checksum, any verdict."""
 
-    start: In(1)
     valid: In(1)
     data: In(8)
     crc: Out(32)
     match_detected: Out(1)
+    count: Out(5)  # bytes that it covers
 
     def elaborate(self, platform):
         m = Module()
+        with m.If(self.valid):
+            m.d.sync += self.count.eq(self.count + 1)
         m.d.comb += self.crc.eq(free(m, 32, "any_crc"))
         m.d.comb += self.match_detected.eq(free(m, 1, "any_match"))
         return m
@@ -73,11 +75,13 @@ class Receives(Elaboratable):
         ]
         takes = dut.i.valid & dut.i.ready
         m.d.comb += Assert(~takes | (taken <= size))  # nothing of the next block meanwhile
-        m.d.comb += Assert((crc.valid == (takes & (taken < size))) & ~crc.start)
+        m.d.comb += Assert(crc.valid == (takes & (taken < size)))
         m.d.comb += Assert(~crc.valid | (crc.data == chosen(b, taken)))
         with m.If(takes):
             m.d.sync += taken.eq(taken + 1)
-            m.d.sync += whole.eq(crc.match_detected)
+            m.d.sync += whole.eq(crc.match_detected & (crc.count == taken))
+        judges = Signal()  # in the cycle after the end
+        m.d.sync += judges.eq(takes & (taken == size))
 
         length = Cat(b[6], b[7])
         nak = Mux(
@@ -85,7 +89,7 @@ class Receives(Elaboratable):
             1,
             Mux(b[0] != 1, 2, Mux((size > LONGEST) | (size != length + HEADER + CRC), 3, 0)),
         )
-        m.d.comb += Assert(dut.valid == (taken == size + 1))
+        m.d.comb += Assert(dut.valid == ((taken == size + 1) & ~judges))
         with m.If(dut.valid):
             frame = dut.frame
             m.d.comb += Assert(frame.nak == nak)
@@ -122,6 +126,7 @@ class Sends(Elaboratable):
         m.d.comb += Assume(reply.length <= PAYLOAD)
 
         started = Signal()
+        is_complete = Signal()  # all bytes had gone into the checksum when it was looked at
         m.d.comb += dut.header.valid.eq(free(m, 1, "start") & ~started)
         with m.If(dut.header.valid & dut.header.ready):
             m.d.sync += started.eq(1)
@@ -137,13 +142,18 @@ class Sends(Elaboratable):
         m.d.comb += Assert((given <= reply.length) & (sent <= body + CRC))
         m.d.comb += Assert(~dut.o.valid | (started & (sent < body + CRC)))
         m.d.comb += Assert(dut.idle == (~started | (sent == body + CRC)))
-        m.d.comb += Assert(crc.valid == (passes & (sent < body)))
-        m.d.comb += Assert(~crc.valid | (crc.data == dut.o.payload.data))
-        m.d.comb += Assert(~(crc.start & started) | dut.idle)
+        # The CRC is given each byte it covers a cycle after that was sent.
+        passed = Signal()
+        passed_byte = Signal(8)
+        m.d.sync += [passed.eq(passes & (sent < body)), passed_byte.eq(dut.o.payload.data)]
+        m.d.comb += Assert(crc.valid == passed)
+        m.d.comb += Assert(~crc.valid | (crc.data == passed_byte))
         # The checksum is that of the cycle after the last byte it covers, at the earliest.
         checksum = Signal(32)
         with m.If(started & (sent == body) & ~dut.o.valid):
-            m.d.sync += checksum.eq(crc.crc)
+            m.d.sync += [checksum.eq(crc.crc), is_complete.eq(crc.count == body)]
+        with m.If(dut.o.valid & (sent == body)):
+            m.d.comb += Assert(is_complete)
         head = Cat(
             C(1, 8), reply.type, reply.stream, C(0, 8), reply.seq, reply.length, C(0, 5)
         )  # fmt: skip
@@ -160,8 +170,9 @@ class Sends(Elaboratable):
         return m
 
 
-RECEIVE = LONGEST + 1 + 5  # a block too long, its end, and four cycles for payload or stalls
-SEND = LONGEST + 5
+# A block too long, its end, a cycle to judge it, and four for payload or stalls.
+RECEIVE = LONGEST + 1 + 6
+SEND = LONGEST + 6
 
 
 def test_receiver_keeps_every_byte_and_judges_by_the_definition():
@@ -176,10 +187,11 @@ def test_transmitter_sends_header_payload_checksum():
     ("claim", "steps", "fault"),
     [
         (Receives, RECEIVE, ("read.en.eq(~is_primed | self.payload.ready)", "read.en.eq(1)")),
-        (Receives, RECEIVE, ("~self.i.payload.error", "1")),
+        (Receives, RECEIVE, ("& ~self.i.payload.error\n", "\n")),
+        (Receives, RECEIVE, ("crc.valid.eq(takes)", "crc.valid.eq(self.i.valid & self.i.ready)")),
         (Receives, RECEIVE, ("(count == too_many)", "0")),
         (Receives, RECEIVE, ("version != VERSION", "version == 0")),
-        (Sends, SEND, ("crc.valid.eq(self.i.valid & self.o.ready)", "crc.valid.eq(self.o.ready)")),
+        (Sends, SEND, ("has_byte.eq(self.i.valid & self.o.ready)", "has_byte.eq(self.o.ready)")),
         (Sends, SEND, ("self.i.ready.eq(self.o.ready)", "self.i.ready.eq(1)")),
         (Sends, SEND, ("self.o.payload.last.eq(left == 1)", "self.o.payload.last.eq(left == 2)")),
     ],

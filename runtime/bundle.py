@@ -14,9 +14,9 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from .manifest import (
     Manifest,
     MemberInfo,
     ModelInfo,
+    Part,
     PlanInfo,
     PortInfo,
     Rig,
@@ -51,6 +52,7 @@ __all__ = [
     "Manifest",
     "MemberInfo",
     "ModelInfo",
+    "Part",
     "PlanInfo",
     "PortInfo",
     "Rig",
@@ -163,14 +165,19 @@ class Bundle:
         return unpack_vectors(f"{self.path}: member '{self.manifest.vectors}'", data)
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages in order, with their payloads read and checked."""
-        seconds = {s.index: s.compute for s in self.plan().stages}
-        return tuple(self._stage(s, seconds[s.index]) for s in self.manifest.stages)
+        """The stages in order, with their payloads read and checked.
 
-    def _stage(self, info: StageInfo, seconds: float | None) -> Stage:
+        A stage that is split has its :attr:`~trivet.runtime.device.Stage.parts` read, too.
+        """
+        seconds = {s.index: s.compute for s in self.plan().stages}
+        return tuple(self._stage(s, s, seconds[s.index]) for s in self.manifest.stages)
+
+    def _stage(self, stage: StageInfo, info: StageInfo | Part, seconds: float | None) -> Stage:
+        """A stage, or a part of one."""
         engine = None if info.engine is None else self.manifest.engines[info.engine]
+        parts = info.parts if isinstance(info, StageInfo) else []
         return Stage(
-            index=info.index,
+            index=stage.index,
             kind=info.kind,
             payload=self.read(info.member),
             sha256=self.manifest.members[info.member].sha256,
@@ -183,6 +190,8 @@ class Bundle:
             if engine is None
             else {board: b.build_sha256 for board, b in engine.bitstreams.items()},
             predicted_seconds=seconds,
+            parts=tuple(self._stage(stage, part, seconds) for part in parts),
+            shard_axis=stage.shard_axis if parts else None,
         )
 
     def _specs(self, names: Iterable[str]) -> tuple[TensorSpec, ...]:
@@ -243,11 +252,23 @@ class BundleWriter:
         if self._tensors.setdefault(name, info) != info:
             raise ValueError(f"tensor '{name}' was described before, otherwise")
 
-    def add_onnx_stage(self, inputs: Iterable[str], outputs: Iterable[str], model: bytes) -> int:
-        """Append a stage that runs an ONNX model; its index."""
+    def add_onnx_stage(
+        self,
+        inputs: Iterable[str],
+        outputs: Iterable[str],
+        model: bytes,
+        *,
+        members: Sequence[str] = (),
+    ) -> int:
+        """Append a stage that runs an ONNX model; its index.
+
+        ``members``: the rig's devices that each run it (replicas); none: the plan's.
+        """
         index = len(self._stages)
         member = self.add(f"stages/{index}.onnx", model)
-        self._stages.append(StageInfo(index, "onnx", member, list(inputs), list(outputs)))
+        self._stages.append(
+            StageInfo(index, "onnx", member, list(inputs), list(outputs), members=list(members))
+        )
         return index
 
     def add_program_stage(
@@ -258,13 +279,73 @@ class BundleWriter:
         *,
         engine: str,
         fallback: bytes,
+        members: Sequence[str] = (),
     ) -> int:
         """Append a stage that an engine runs; ``fallback`` gives the same bytes on a CPU."""
         index = len(self._stages)
         member = self.add(f"stages/{index}.trvp", program)
         second = self.add(f"stages/{index}.onnx", fallback)
         self._stages.append(
-            StageInfo(index, "program", member, list(inputs), list(outputs), second, engine)
+            StageInfo(
+                index,
+                "program",
+                member,
+                list(inputs),
+                list(outputs),
+                second,
+                engine,
+                members=list(members),
+            )
+        )
+        return index
+
+    def add_split_stage(
+        self,
+        inputs: Iterable[str],
+        outputs: Iterable[str],
+        model: bytes,
+        parts: Sequence[tuple[bytes, str | None, bytes | None]],
+        *,
+        axis: int,
+        members: Sequence[str],
+    ) -> int:
+        """Append a stage whose output channels are split over devices; its index.
+
+        Parameters
+        ----------
+        model
+            The whole stage as ONNX in contract form.
+        parts
+            Of each: payload, engine and fallback; an ONNX part has neither of the last two. The
+            tensors ``OUTPUT/k`` of part ``k`` are described with :meth:`add_tensor`.
+        axis
+            Of the outputs, as they travel, along which the parts are put together.
+        members
+            A device for each part; replicas follow one another.
+        """
+        index = len(self._stages)
+        names, written = list(inputs), list(outputs)
+        found = []
+        for k, (payload, engine, fallback) in enumerate(parts):
+            kind: Literal["onnx", "program"] = "onnx" if engine is None else "program"
+            suffix = "onnx" if engine is None else "trvp"
+            member = self.add(f"stages/{index}.{k}.{suffix}", payload)
+            second = None
+            if fallback is not None:
+                second = self.add(f"stages/{index}.{k}.onnx", fallback)
+            found.append(Part(kind, member, names, [f"{n}/{k}" for n in written], second, engine))
+        self._stages.append(
+            StageInfo(
+                index,
+                "onnx",
+                self.add(f"stages/{index}.onnx", model),
+                names,
+                written,
+                members=list(members),
+                shards=len(found),
+                shard_axis=axis,
+                parts=found,
+            )
         )
         return index
 

@@ -55,6 +55,8 @@ class Stage:
     engine_config: Mapping[str, Any] | None = None  # fields of hdl.config.EngineConfig
     builds: Mapping[str, str] = field(default_factory=dict)  # board -> build hash of its bitstream
     predicted_seconds: float | None = None  # of one item on the planned device
+    parts: tuple[Stage, ...] = ()  # what devices hold of it when it is split, in order,
+    shard_axis: int | None = None  # and the axis along which their outputs are put together
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,6 +18,7 @@ __all__ = [
     "Manifest",
     "MemberInfo",
     "ModelInfo",
+    "Part",
     "PlanInfo",
     "PlanStage",
     "PortInfo",
@@ -94,16 +95,45 @@ class TensorInfo(msgspec.Struct, frozen=True):
     zero_point: int | None = None
 
 
-class StageInfo(msgspec.Struct, frozen=True):
-    """A stage: which member runs, between which tensors."""
+def _none() -> str | None:
+    """A default that ``omit_defaults`` does not leave out: earlier bundles hold it as null."""
+    return None
 
-    index: int
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one device computes of a stage that is split: all its inputs, a piece of each output.
+
+    Part ``k`` writes ``TENSOR/k`` for each output ``TENSOR`` of the stage, in the same order.
+    """
+
     kind: Literal["onnx", "program"]
     member: str
     inputs: list[str]
     outputs: list[str]
     fallback: str | None = None
     engine: str | None = None
+
+
+class StageInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A stage: which member runs, between which tensors.
+
+    ``members`` are the rig's devices that run it: ``shards`` of them together hold it once, one for
+    each of ``parts``, and there may be several such groups (replicas), one after the other. Empty:
+    the one device of the plan. ``shard_axis`` is the axis of the stage's outputs, as they travel,
+    along which the parts are put together. ``member`` of a split stage is the whole of it as ONNX.
+    """
+
+    index: int
+    kind: Literal["onnx", "program"]
+    member: str
+    inputs: list[str]
+    outputs: list[str]
+    fallback: str | None = msgspec.field(default_factory=_none)
+    engine: str | None = msgspec.field(default_factory=_none)
+    members: list[str] = []
+    shards: int = 1
+    shard_axis: int | None = None
+    parts: list[Part] = []
 
 
 class BitstreamInfo(msgspec.Struct, frozen=True):
@@ -197,6 +227,7 @@ def check_manifest(path: Path, manifest: Manifest, sizes: Mapping[str, int]) -> 
         _tensors(manifest),
         _engines(manifest),
         _stages(manifest),
+        _parts(manifest),
         _ports(manifest),
     ):
         if problem is not None:
@@ -214,8 +245,8 @@ def _members(manifest: Manifest, sizes: Mapping[str, int]) -> str | None:
         if sizes[name] != info.bytes:
             return f"member '{name}' has {sizes[name]} bytes, the manifest says {info.bytes}"
     needed = ["plan.json", "rig.json", *([manifest.vectors] if manifest.vectors else [])]
-    for stage in manifest.stages:
-        needed += [stage.member, *([stage.fallback] if stage.fallback else [])]
+    for _, run in _runs(manifest):
+        needed += [run.member, *([run.fallback] if run.fallback else [])]
     for engine in manifest.engines.values():
         needed += [b.member for b in engine.bitstreams.values()]
     missing = [name for name in needed if name not in listed]
@@ -234,9 +265,60 @@ def _tensors(manifest: Manifest) -> str | None:
 
 
 def _engines(manifest: Manifest) -> str | None:
+    for index, run in _runs(manifest):
+        if run.kind == "program" and run.engine not in manifest.engines:
+            return f"stage {index} is for engine '{run.engine}', which is not in it"
+    return None
+
+
+def _runs(manifest: Manifest) -> Iterator[tuple[int, StageInfo | Part]]:
+    """Stages and their parts, each with its stage's index."""
     for stage in manifest.stages:
-        if stage.kind == "program" and stage.engine not in manifest.engines:
-            return f"stage {stage.index} is for engine '{stage.engine}', which is not in it"
+        yield stage.index, stage
+        yield from ((stage.index, part) for part in stage.parts)
+
+
+def _parts(manifest: Manifest) -> str | None:
+    """Devices stand once in a stage; parts, put together, are the stage's outputs."""
+    for stage in manifest.stages:
+        where = f"stage {stage.index}"
+        if len(set(stage.members)) != len(stage.members):
+            return f"{where} has a device twice among {stage.members}"
+        if stage.shards < 1 or len(stage.parts) != (stage.shards if stage.shards > 1 else 0):
+            return f"{where} has {stage.shards} shards and {len(stage.parts)} parts"
+        if len(stage.members) % stage.shards or (stage.shards > 1 and not stage.members):
+            return f"{where} has {len(stage.members)} devices for {stage.shards} shards"
+        if stage.shards == 1:
+            continue
+        if stage.kind != "onnx":
+            return f"{where} is split, and as a whole a {stage.kind}, not an ONNX model"
+        for k, part in enumerate(stage.parts):
+            if part.inputs != stage.inputs or part.outputs != [f"{n}/{k}" for n in stage.outputs]:
+                return f"{where}'s part {k} reads {part.inputs} and writes {part.outputs}"
+        for name in stage.outputs:
+            reason = _put_together(manifest.tensors, name, stage)
+            if reason is not None:
+                return f"{where}: {reason}"
+    return None
+
+
+def _put_together(tensors: Mapping[str, TensorInfo], name: str, stage: StageInfo) -> str | None:
+    """Why a tensor is not its parts, one behind the other along the stage's axis."""
+    whole, axis = tensors[name], stage.shard_axis
+    if axis is None or not 0 <= axis < len(whole.shape):
+        return f"tensor '{name}' of {len(whole.shape)} axes cannot be put together along {axis}"
+    along = 0
+    for k in range(stage.shards):
+        piece = tensors.get(f"{name}/{k}")
+        if piece is None:
+            return f"tensor '{name}/{k}' is not described"
+        wanted = whole.shape.copy()
+        wanted[axis : axis + 1] = piece.shape[axis : axis + 1]
+        if (piece.dtype, piece.layout, piece.shape) != (whole.dtype, whole.layout, wanted):
+            return f"tensor '{name}/{k}' is no piece of '{name}' along axis {axis}"
+        along += piece.shape[axis]
+    if along != whole.shape[axis]:
+        return f"tensor '{name}' is {whole.shape[axis]} along axis {axis}, its parts {along}"
     return None
 
 

@@ -101,6 +101,13 @@ class Session:
                     f"{', '.join(sorted(rig))}; use one of these names"
                 )
         stages = bundle.stages()
+        for info in manifest.stages:
+            if len(info.members) > 1:
+                raise DeviceError(
+                    f"{bundle.path}: stage {info.index} is for {len(info.members)} devices "
+                    f"({', '.join(info.members)}), a session runs stages on one each; plan the "
+                    "model without replicas and shards"
+                )
         threads = next((d.threads for d in rig.values() if d.kind == "cpu"), None)
         made: list[Device] = []
         try:

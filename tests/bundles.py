@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,13 @@ def writer(
     attach: str = "fake",
     devices: Sequence[str] | None = None,
     seconds: float | None = 0.001,
+    members: Mapping[int, Sequence[str]] | None = None,
 ) -> BundleWriter:
     """A bundle of stages ``x -> t0 -> t1 ... -> y``: even ones add 1, odd ones multiply by 2.
 
     Stage kinds are "onnx" (on cpu0) and "program" (on fpga0, attached to ``attach``; its payload is
-    JSON for :class:`FakeBoard`-like devices: ``["Add", 1.0]``).
+    JSON for :class:`FakeBoard`-like devices: ``["Add", 1.0]``). ``members``: the replicas of some
+    stages, by index; the rig has fpga0 to fpga3.
     """
     names = ["x", *(f"t{i}" for i in range(len(kinds) - 1)), "y"]
     placed = devices or ["cpu0" if kind == "onnx" else "fpga0" for kind in kinds]
@@ -77,7 +79,10 @@ def writer(
         rig=Rig(
             {
                 "cpu0": RigDevice("cpu", threads=1),
-                "fpga0": RigDevice("fpga", attach=attach, board="ulx3s-85f", clock_hz=1e8),
+                **{
+                    f"fpga{k}": RigDevice("fpga", attach=attach, board="ulx3s-85f", clock_hz=1e8)
+                    for k in range(4)
+                },
             }
         ),
         tools={"onnxruntime": "1.0"},
@@ -86,11 +91,12 @@ def writer(
         op, value = ("Add", 1.0) if index % 2 == 0 else ("Mul", 2.0)
         x, y = names[index], names[index + 1]
         code = model(op, value, x, y, shape)
+        on = (members or {}).get(index, ())
         if kind == "onnx":
-            made.add_onnx_stage([x], [y], code)
+            made.add_onnx_stage([x], [y], code, members=on)
         else:
             payload = json.dumps([op, value]).encode()
-            made.add_program_stage([x], [y], payload, engine=ENGINE, fallback=code)
+            made.add_program_stage([x], [y], payload, engine=ENGINE, fallback=code, members=on)
             made.add_engine(ENGINE, EngineInfo({"lanes": 4, "simd": 4}))
     for name in names:
         made.add_tensor(name, TensorInfo("float32", list(shape)))

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundles import ENGINE, write, writer
+from bundles import ENGINE, model, write, writer
 
 from trivet.runtime import bundle as bundle_module
-from trivet.runtime.bundle import Bundle, BundleError, BundleWriter, TensorInfo
+from trivet.runtime.bundle import Bundle, BundleError, BundleWriter, EngineInfo, TensorInfo
 
 Members = dict[str, bytes]
 
@@ -89,6 +90,83 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read.keys() == vectors.keys()
     for name, array in vectors.items():
         np.testing.assert_array_equal(read[name], array, strict=True)
+
+
+def split(members: list[str] | None = None, axis: int = 1) -> BundleWriter:
+    """``y = x + 1`` in two parts of two columns; replicas when there are four members."""
+    made = writer(("onnx",))
+    made._stages.clear()
+    whole = model("Add", 1.0, "x", "y")
+    parts = [(b"program", ENGINE, model("Add", 1.0, "x", f"y/{k}", (1, 2))) for k in range(2)]
+    made.add_split_stage(
+        ["x"], ["y"], whole, parts, axis=axis, members=members or ["fpga0", "fpga1"]
+    )
+    made.add_engine(ENGINE, EngineInfo({"lanes": 4}))
+    for k in range(2):
+        made.add_tensor(f"y/{k}", TensorInfo("float32", [1, 2]))
+    return made
+
+
+def test_split_stage_is_read_with_its_parts(tmp_path: Path) -> None:
+    split().write(tmp_path / "m")
+    with Bundle.open(tmp_path / "m") as opened:
+        (info,) = opened.manifest.stages
+        (stage,) = opened.stages()
+    assert (info.members, info.shards, info.shard_axis) == (["fpga0", "fpga1"], 2, 1)
+    assert (stage.kind, stage.shard_axis, stage.engine) == ("onnx", 1, None)
+    assert [p.outputs[0].name for p in stage.parts] == ["y/0", "y/1"]
+    assert [p.outputs[0].shape for p in stage.parts] == [(1, 2), (1, 2)]
+    for part in stage.parts:
+        assert (part.index, part.kind, part.engine, part.payload) == (
+            0,
+            "program",
+            ENGINE,
+            b"program",
+        )
+        assert part.inputs == stage.inputs
+        assert part.fallback
+
+
+def test_fields_of_replicas_and_shards_stand_only_where_they_say_something(tmp_path: Path) -> None:
+    made = writer(("onnx", "program"))
+    made.write(tmp_path / "plain")
+    plain = json.loads(members_of(tmp_path / "plain")["manifest.json"])["stages"]
+    assert [sorted(s) for s in plain] == [
+        ["engine", "fallback", "index", "inputs", "kind", "member", "outputs"]
+    ] * 2
+    split().write(tmp_path / "split")
+    (found,) = json.loads(members_of(tmp_path / "split")["manifest.json"])["stages"]
+    assert {"members", "shards", "shard_axis", "parts"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda s, t: s.update(members=["fpga0", "fpga0"]), "has a device twice among"),
+        (lambda s, t: s.update(members=[]), "has 0 devices for 2 shards"),
+        (lambda s, t: s.update(members=["a", "b", "c"]), "has 3 devices for 2 shards"),
+        (lambda s, t: s.update(shards=3), "has 3 shards and 2 parts"),
+        (lambda s, t: s.update(shards=0), "has 0 shards and 2 parts"),
+        (lambda s, t: s.update(shards=1), "has 1 shards and 2 parts"),
+        (lambda s, t: s.update(parts=s["parts"][:1]), "has 2 shards and 1 parts"),
+        (lambda s, t: s.update(shard_axis=2), "of 2 axes cannot be put together along 2"),
+        (lambda s, t: s.update(shard_axis=0), "'y/0' is no piece of 'y' along axis 0"),
+        (lambda s, t: s.pop("shard_axis"), "cannot be put together along None"),
+        (lambda s, t: s["parts"][1].update(inputs=[]), r"part 1 reads \[\] and writes"),
+        (lambda s, t: s["parts"][1].update(outputs=["y/0"]), "part 1 reads"),
+        (lambda s, t: s["parts"][1].update(engine="f" * 64), "which is not in it"),
+        (lambda s, t: s["parts"][1].update(member="stages/9.trvp"), "is used, but not in the"),
+        (lambda s, t: t.pop("y/1"), "tensor 'y/1' is not described"),
+        (lambda s, t: t["y/1"].update(shape=[1, 3]), "is 4 along axis 1, its parts 5"),
+        (lambda s, t: t["y/1"].update(dtype="int8"), "'y/1' is no piece of 'y'"),
+    ],
+)
+def test_parts_that_are_not_the_stage(
+    tmp_path: Path, change: Callable[[Any, Any], Any], text: str
+) -> None:
+    split().write(tmp_path / "m")
+    edit(tmp_path / "m", lambda m: change(m["stages"][0], m["tensors"]))
+    assert re.search(text, error_of(tmp_path / "m"))
 
 
 def test_same_inputs_give_same_bytes(tmp_path: Path) -> None:

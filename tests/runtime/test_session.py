@@ -145,6 +145,12 @@ def test_unknown_attach_and_device(tmp_path: Path) -> None:
         trivet.Session(path, {"fpga9": "cpu"})
 
 
+def test_several_devices_for_a_stage_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    write(tmp_path / "m", ("onnx",), members={0: ["cpu0", "fpga0"]})
+    with pytest.raises(trivet.DeviceError, match=r"stage 0 is for 2 devices \(cpu0, fpga0\)"):
+        trivet.Session(tmp_path / "m")
+
+
 def test_batch_axis_streams_items_and_joins_them(tmp_path: Path) -> None:
     path = write(tmp_path / "m", ("onnx", "program"), batch="N")
     with trivet.Session(path) as session:

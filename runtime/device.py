@@ -124,7 +124,15 @@ class Device(Protocol):
 class InlineDevice(Protocol):
     """A device that can also answer on the caller's thread: saves two changes of thread an item."""
 
-    inline: bool  # False: it has the method, but must not be used that way
+    inline: bool  # False: it has the methods, but must not be used that way
 
     def compute(self, ticket: int, inputs: Sequence[Buffer]) -> Completion:
         """Answer one item at once, outside the credits; from any number of threads."""
+
+    def bind(
+        self, inputs: Sequence[npt.NDArray[Any]], outputs: Sequence[npt.NDArray[Any]]
+    ) -> Callable[[], dict[str, int]]:
+        """A call that computes from and into these arrays and tells its counters.
+
+        The arrays stay; calls of one binding follow one another, those of several may overlap.
+        """

@@ -1,87 +1,35 @@
-"""Moves items through the stages: credits, order, exactly one answer each, and the CPU retry.
+"""Runs items through the stages: bounded, in order, exactly one answer for each.
 
-One lock and one condition guard everything. Each device has a thread that waits for its answers and
-hands them to the next stage; it gives its own credit back only after that, so the items inside the
-devices never exceed the sum of the credits. Items of different callers share the stages; a caller
-takes its own answers by ticket, so none waits for another's consumer.
+An item has a slot of the ring from its submission to its end, so the slots bound what is under way.
+Items of different callers share the stages; a caller takes its own answers by ticket, so none waits
+for another's consumer.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
 
-import numpy.typing as npt
+from .delivery import Delivery
+from .device import Buffer, Device, DeviceError, InlineDevice, Stage
+from .flow import Fallback, Flow
+from .lane import Item, mismatch
+from .report import Reports
+from .ring import Array, Slot, specs_of
 
-from .device import Buffer, Completion, Device, DeviceBusy, DeviceError, InlineDevice, Stage
-
-__all__ = ["Item", "Pipeline", "StageReport"]
-
-_log = logging.getLogger("trivet.runtime")
-
-Array = npt.NDArray[Any]
-
-_JOIN_SECONDS: Final = 10.0
-
-
-@dataclass
-class StageReport:
-    """What a stage did in one run: where, items, seconds inside the device, summed counters."""
-
-    index: int
-    device: str
-    attach: str
-    items: int = 0
-    seconds: float = 0.0
-    counters: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class Item:
-    """One item on its way. ``values`` holds its tensors that are still needed, by name."""
-
-    ticket: int
-    values: dict[str, Array]
-    stage: int = 0
-    submitted: float = 0.0  # time.monotonic() when it went into its present device
-    error: DeviceError | None = None
-    completions: list[tuple[str, str, float, dict[str, int]]] = field(default_factory=list)
-
-
-class _Lane:
-    """A device at work for one stage: its credits, and the items inside it."""
-
-    def __init__(self, device: Device, stage: Stage) -> None:
-        info = device.describe()
-        if info.credits < 1:
-            raise DeviceError(f"device '{info.name}': offers {info.credits} credits, needs 1")
-        self.device = device
-        self.stage = stage
-        self.name = info.name
-        self.attach = info.attach
-        self.credits = info.credits
-        self.inside: dict[int, Item] = {}
-        self.answered = time.monotonic()
-        self.thread: threading.Thread | None = None
-        self.failed: DeviceError | None = None  # set once; its items move to a substitute,
-        self.final = False  # or, when there is none, end with that error
-
-    @property
-    def label(self) -> str:
-        return f"'{self.name}' ({self.attach})"
+__all__ = ["Item", "Pipeline"]
 
 
 class Pipeline:
-    """Runs items through ``stages``, each on its own device instance.
+    """Runs items through ``stages``.
 
     Parameters
     ----------
     stages, devices
-        One prepared device per stage, in order; the pipeline closes them.
+        Prepared devices for each stage, in order; the pipeline closes them. For a split stage one
+        for each part; more such groups are replicas, of which any idle one takes the next item.
     outputs
         Names of the tensors an answer holds.
     fallback
@@ -91,114 +39,146 @@ class Pipeline:
         A failed device fails its items; nothing is retried.
     timeout
         Seconds after which a device that holds items and answers none counts as dead; None: never.
+    watch
+        Told of every item that is done, on any thread; must be quick.
     """
 
     def __init__(
         self,
         stages: Sequence[Stage],
-        devices: Sequence[Device],
+        devices: Sequence[Sequence[Device]],
         outputs: Sequence[str],
         *,
-        fallback: Callable[[Stage, str, int], Device] | None = None,
+        fallback: Fallback | None = None,
         strict: bool = False,
         timeout: float | None = None,
+        watch: Callable[[Item], None] | None = None,
     ) -> None:
-        self._stages = tuple(stages)
-        self._fallback = None if strict else fallback
-        self._timeout = timeout
-        self._changed = threading.Condition()
-        self._lanes = [_Lane(d, s) for d, s in zip(devices, self._stages, strict=True)]
-        self._retired: list[_Lane] = []
-        self._free = [lane.credits for lane in self._lanes]
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._finished = threading.Condition(self._lock)
+        self._flow = Flow(
+            stages,
+            devices,
+            self._lock,
+            self._finish,
+            fallback=fallback,
+            strict=strict,
+            timeout=timeout,
+        )
+        known = specs_of(stages)
+        self._made = [name for name in outputs if name in known]
+        self._passed = [name for name in outputs if name not in known]  # inputs no stage touches
+        self.capacity = sum(
+            group.lanes[0].credits for s in self._flow.stations for group in s.groups
+        )
+        """Items that can be under way at once: the devices' credits together."""
+        self._free = [Slot(stages) for _ in range(self.capacity)]
         self._done: dict[int, Item] = {}
         self._waiting: set[int] = set()  # tickets somebody will take; others' answers are dropped
+        self._delivery = Delivery(self._lock, self._finished)
         self._next_ticket = 0
         self._closed = False
-        self._notices: list[str] = []
-        self._keep = _last_uses(self._stages, outputs)
-        for lane in self._lanes:
-            self._start(lane)
+        self._down = threading.Event()
+        self._flow.start()
 
-    @property
-    def capacity(self) -> int:
-        """Items that can be inside the devices at once: the sum of the credits."""
-        return sum(lane.credits for lane in self._lanes)
-
-    def report(self) -> list[StageReport]:
-        """Empty reports, one per stage, for :meth:`account`."""
-        with self._changed:
-            return [StageReport(s.index, x.name, x.attach) for s, x in self._pairs()]
-
-    @staticmethod
-    def account(reports: list[StageReport], item: Item) -> None:
-        """Add a finished item to the reports."""
-        for report, (device, attach, seconds, counters) in zip(
-            reports, item.completions, strict=False
-        ):
-            report.device, report.attach = device, attach
-            report.items += 1
-            report.seconds += seconds
-            for key, value in counters.items():
-                report.counters[key] = report.counters.get(key, 0) + value
+    def reports(self) -> Reports:
+        """Empty reports, one for each device now at work."""
+        with self._lock:
+            return Reports(self._flow.lanes)
 
     def take_notices(self) -> list[str]:
         """Warnings since the last call, for the caller's thread to raise."""
-        with self._changed:
-            notices, self._notices = self._notices, []
+        with self._lock:
+            notices, self._flow.notices = self._flow.notices, []
             return notices
+
+    def warn(self, stacklevel: int = 2) -> None:
+        """Raise the notices as warnings of the caller's."""
+        if self._flow.notices:  # read without the lock: this is asked after every item
+            for notice in self.take_notices():
+                warnings.warn(notice, RuntimeWarning, stacklevel=stacklevel + 1)
 
     def direct(self, values: Mapping[str, Array]) -> Item | None:
         """One item on the caller's thread, when all devices can; None when one cannot.
 
         Each change of thread costs tens of microseconds, which is much for a small model.
         """
-        with self._changed:
+        with self._lock:
             self._check_open()
-            lanes = list(self._lanes)
-        item = Item(-1, dict(values))
-        devices = [lane.device for lane in lanes]
-        inline = [d for d in devices if isinstance(d, InlineDevice) and d.inline]
-        if len(inline) != len(lanes):
+            firsts = [s.groups[0].lanes if s.groups else [] for s in self._flow.stations]
+        if not all(len(lanes) == 1 and lanes[0].inline for lanes in firsts):
             return None
-        for lane, device in zip(lanes, inline, strict=True):
-            inputs = [Buffer.of(item.values[spec.name]) for spec in lane.stage.inputs]
-            completion = device.compute(item.ticket, inputs)
-            error = completion.error or _mismatch(lane, completion)
+        known = {name: Buffer.of(array) for name, array in values.items()}
+        item = Item(-1, None, {})
+        for (lane,) in firsts:
+            ready = time.perf_counter()
+            assert isinstance(lane.device, InlineDevice)
+            done = lane.device.compute(item.ticket, [known[s.name] for s in lane.stage.inputs])
+            error = done.error or mismatch(lane, done)
             if error is not None:
                 self._check_open()
                 raise error
-            _keep_outputs(lane, item, completion)
+            known |= zip((s.name for s in lane.stage.outputs), done.outputs, strict=True)
+            item.spans.append(lane.span(ready, done.started, done.finished, done.counters))
+        item.outputs = {name: known[name].array for name in (*self._made, *self._passed)}
+        if self._watch is not None:
+            self._watch(item)
         return item
 
-    def submit(self, values: Mapping[str, Array]) -> int:
-        """Put an item in; blocks for a credit. Its ticket. :class:`DeviceError` once closed."""
-        ticket = self.step(values, None)
+    def submit(
+        self, values: Mapping[str, Array], deliver: Callable[[Item], None] | None = None
+    ) -> int:
+        """Put an item in; blocks for a slot. Its ticket. :class:`DeviceError` once closed.
+
+        ``deliver`` is called with the item when it is done and all submitted before it with one
+        were told of; without, :meth:`take` gives the answer. Not from a callback itself it also
+        blocks while twice the capacity waits for callbacks.
+        """
+        ticket = self.step(values, None, deliver)
         assert ticket is not None
         return ticket
 
-    def step(self, values: Mapping[str, Array], awaited: int | None) -> int | None:
-        """Put an item in; None when the answer to ``awaited`` comes before a free credit."""
-        with self._changed:
+    def step(
+        self,
+        values: Mapping[str, Array],
+        awaited: int | None,
+        deliver: Callable[[Item], None] | None = None,
+    ) -> int | None:
+        """Put an item in; None when the answer to ``awaited`` comes before a free slot."""
+        with self._lock:
             while True:
                 self._check_open()
-                if self._free[0] > 0:
+                if self._free and (deliver is None or self._may_deliver()):
+                    slot = self._free.pop()
                     break
                 if awaited is not None and awaited in self._done:
                     return None
-                self._changed.wait()
-            self._free[0] -= 1
-            item = Item(self._next_ticket, dict(values))
+                self._finished.wait()
+        try:
+            slot.fill(values)
+            passed = {name: values[name].copy() for name in self._passed}
+        except BaseException:
+            with self._lock:
+                self._release(slot)
+            raise
+        with self._lock:
+            self._check_open()
+            item = Item(self._next_ticket, slot, passed, deliver)
             self._next_ticket += 1
-            self._waiting.add(item.ticket)
-        self._enter(item)
+            if deliver is None:
+                self._waiting.add(item.ticket)
+            else:
+                self._delivery.expect(item)
+        self._flow.enter(item)
         return item.ticket
 
     def take(self, ticket: int) -> Item:
         """Wait for the answer to ``ticket``; each can be taken once. Raises the item's error."""
-        with self._changed:
+        with self._lock:
             while ticket not in self._done:
                 self._check_open()
-                self._changed.wait()
+                self._finished.wait()
             item = self._done.pop(ticket)
         if item.error is not None:
             raise item.error
@@ -206,252 +186,56 @@ class Pipeline:
 
     def abandon(self, tickets: Sequence[int]) -> None:
         """Drop the answers to ``tickets``, now or when they come."""
-        with self._changed:
+        with self._lock:
             self._waiting.difference_update(tickets)
             for ticket in tickets:
                 self._done.pop(ticket, None)
 
     def close(self) -> None:
-        """Stop all devices and fail what is under way; idempotent, from any thread."""
-        with self._changed:
-            if self._closed:
-                return
+        """Stop all devices and fail what is under way; idempotent, from any thread.
+
+        Comes back when no thread of the pipeline is left, but for the caller's own.
+        """
+        with self._lock:
+            first = not self._closed
             self._closed = True
-            lanes = [*self._lanes, *self._retired]
-            self._changed.notify_all()
-        for lane in lanes:
-            self._close_device(lane)
-        for lane in lanes:
-            if lane.thread is not None and lane.thread is not threading.current_thread():
-                lane.thread.join(_JOIN_SECONDS)
-
-    # Everything below runs on the thread of a caller or of a lane.
-
-    def _pairs(self) -> list[tuple[Stage, _Lane]]:
-        return list(zip(self._stages, self._lanes, strict=True))
+            self._finished.notify_all()
+        if first:
+            self._flow.close()
+            self._delivery.close(_closed_error())
+            self._down.set()
+        elif not (self._delivery.is_current or self._flow.is_current):
+            self._down.wait()
+        self._delivery.join()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise DeviceError("the session is closed; open a new one")
+            raise _closed_error()
 
-    @staticmethod
-    def _close_device(lane: _Lane) -> None:
-        try:
-            lane.device.close()
-        except Exception:
-            _log.exception("device %s: close failed", lane.label)
+    def _may_deliver(self) -> bool:
+        return self._delivery.is_current or len(self._delivery) < 2 * self.capacity
 
-    def _start(self, lane: _Lane) -> None:
-        lane.thread = threading.Thread(
-            target=self._collect, args=(lane,), name=f"trivet-stage-{lane.stage.index}", daemon=True
-        )
-        lane.thread.start()
+    def _release(self, slot: Slot) -> None:
+        self._free.append(slot)
+        self._finished.notify_all()
 
-    def _enter(self, item: Item) -> None:
-        """Give the item, which holds a credit of its stage, to the stage's device."""
-        with self._changed:
-            lane = self._lanes[item.stage]
-            item.submitted = time.monotonic()
-            failed, final = lane.failed, lane.final
-            if not final:
-                lane.inside[item.ticket] = item
-        if failed is not None:
-            if final:
-                self._finish(item, _again(failed))
-            return  # else whoever replaces the lane moves the item
-        try:
-            inputs = [Buffer.of(item.values[spec.name]) for spec in lane.stage.inputs]
-            lane.device.submit(item.ticket, inputs)
-        except DeviceBusy:
-            error = DeviceError(
-                f"device {lane.label}: refused an item within the {lane.credits} credits it offers"
-            )
-            self._fail_lane(lane, error)
-        except DeviceError as error:
-            self._fail_lane(lane, error)
-        except Exception as error:
-            self._fail_lane(lane, _wrapped(lane, error))
-
-    def _collect(self, lane: _Lane) -> None:
-        """A lane's thread: take answers until the device dies or the pipeline closes."""
-        poll = None if self._timeout is None else self._timeout / 4
-        while lane.failed is None and not self._closed:
-            try:
-                self._answer(lane, lane.device.result(poll))
-            except TimeoutError:
-                late = self._late(lane)
-                if late is not None:
-                    self._fail_lane(lane, late)
-            except DeviceError as error:
-                self._fail_lane(lane, error)
-            except Exception as error:
-                self._fail_lane(lane, _wrapped(lane, error))
-
-    def _late(self, lane: _Lane) -> DeviceError | None:
-        with self._changed:
-            if self._timeout is None or not lane.inside:
-                return None
-            since = max(lane.answered, min(i.submitted for i in lane.inside.values()))
-            waited = time.monotonic() - since
-            if waited < self._timeout:
-                return None
-            return DeviceError(
-                f"device {lane.label}: {len(lane.inside)} items inside and no answer for "
-                f"{waited:.1f} s, the limit is {self._timeout:g} s"
-            )
-
-    def _answer(self, lane: _Lane, completion: Completion) -> None:
-        with self._changed:
-            lane.answered = time.monotonic()
-            known = completion.ticket in lane.inside
-        if not known:
-            _log.warning("device %s: dropped an answer nobody waits for", lane.label)
-            completion.release()
-            return
-        error = completion.error or _mismatch(lane, completion)
-        if error is not None and self._can_retry(lane):
-            completion.release()
-            self._fail_lane(lane, error)
-            return
-        with self._changed:
-            item = lane.inside.pop(completion.ticket, None)
-        if item is None:
-            completion.release()
-            return  # another thread failed the lane meanwhile and took the item along
-        if error is None:
-            try:
-                _keep_outputs(lane, item, completion)
-            except Exception as problem:  # no memory for a copy: the item must still get an answer
-                error = _wrapped(lane, problem)
-        completion.release()
-        self._advance(item, error)
-
-    def _advance(self, item: Item, error: DeviceError | None) -> None:
-        """Move the item to the next stage, or out; then give back the credit it held."""
-        stage = item.stage
-        for name in [n for n in item.values if self._keep.get(n, -1) <= stage]:
-            del item.values[name]
-        if error is not None or stage + 1 == len(self._stages):
-            self._finish(item, error)
-            return
-        with self._changed:
-            while self._free[stage + 1] < 1 and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                return
-            self._free[stage + 1] -= 1
-            item.stage = stage + 1
-        self._enter(item)
-        with self._changed:
-            self._free[stage] += 1
-            self._changed.notify_all()
-
-    def _finish(self, item: Item, error: DeviceError | None) -> None:
-        with self._changed:
-            item.error = error
-            if item.ticket in self._waiting:
+    def _finish(self, item: Item) -> None:
+        slot = item.slot
+        assert slot is not None
+        if item.error is None:
+            item.outputs |= {name: slot.arrays[name].copy() for name in self._made}
+        if self._watch is not None:
+            self._watch(item)
+        with self._lock:
+            item.slot = None
+            item.done = True
+            if item.deliver is not None:
+                self._delivery.notify(item)
+            elif item.ticket in self._waiting:
                 self._waiting.discard(item.ticket)
                 self._done[item.ticket] = item
-            self._free[item.stage] += 1
-            self._changed.notify_all()
-
-    def _can_retry(self, lane: _Lane) -> bool:
-        return (
-            self._fallback is not None
-            and lane.stage.kind == "program"
-            and lane.stage.fallback is not None
-            and lane.attach != "cpu"
-        )
-
-    def _fail_lane(self, lane: _Lane, error: DeviceError) -> None:
-        """The device is lost: its items and all later ones go to the CPU, or end with ``error``."""
-        with self._changed:
-            if lane.failed is not None or self._closed:
-                return
-            lane.failed = error
-        self._close_device(lane)
-        substitute: _Lane | None = None
-        if self._can_retry(lane):
-            assert self._fallback is not None
-            try:
-                device = self._fallback(lane.stage, lane.name, lane.credits)
-                substitute = _Lane(device, lane.stage)
-            except Exception as second:
-                error = DeviceError(f"{error}; and its CPU fallback failed: {second}")
-        with self._changed:
-            orphans = list(lane.inside.values())
-            lane.inside.clear()
-            if substitute is None:
-                lane.failed, lane.final = error, True
-            else:
-                self._replace(lane, substitute, len(orphans))
-            closed = self._closed
-        if substitute is not None and closed:
-            self._close_device(substitute)
-        elif substitute is not None:
-            self._start(substitute)
-        for item in orphans:
-            if substitute is None:
-                self._finish(item, _again(error))
-            else:
-                self._enter(item)
-
-    def _replace(self, lane: _Lane, substitute: _Lane, orphans: int) -> None:
-        self._retired.append(lane)
-        self._lanes[self._lanes.index(lane)] = substitute
-        notice = (
-            f"device {lane.label} failed at stage {lane.stage.index} ({lane.failed}); {orphans} "
-            "items under way and all later ones run on the CPU fallback, which gives the same "
-            "bytes; Session(strict=True) makes this an error"
-        )
-        _log.warning("%s", notice)
-        self._notices.append(notice)
+            self._release(slot)
 
 
-def _last_uses(stages: Sequence[Stage], outputs: Sequence[str]) -> dict[str, int]:
-    """Tensor name -> index of the last stage that needs it; model outputs are needed to the end."""
-    last: dict[str, int] = {}
-    for position, stage in enumerate(stages):
-        for spec in stage.outputs:
-            last[spec.name] = position
-        for spec in stage.inputs:
-            last[spec.name] = position
-    last.update(dict.fromkeys(outputs, len(stages)))
-    return last
-
-
-def _keep_outputs(lane: _Lane, item: Item, completion: Completion) -> None:
-    """Put the answer into the item and give the buffers back."""
-    # Outputs go back to a device that owns them at once: later stages may hold them for long.
-    owned = completion.on_release is not None
-    for spec, buffer in zip(lane.stage.outputs, completion.outputs, strict=True):
-        item.values[spec.name] = buffer.array.copy() if owned else buffer.array
-    completion.release()
-    seconds = completion.finished - completion.started
-    item.completions.append((lane.name, lane.attach, seconds, completion.counters))
-
-
-def _mismatch(lane: _Lane, completion: Completion) -> DeviceError | None:
-    """An answer of other tensors than the stage's must not travel on."""
-    specs = lane.stage.outputs
-    found = [(b.array.dtype.name, b.array.shape) for b in completion.outputs]
-    wanted = [(spec.dtype, spec.shape) for spec in specs]
-    if completion.error is not None or found == wanted:
-        return None
-    return DeviceError(
-        f"device {lane.label}: stage {lane.stage.index} answered {found}, must be {wanted}; "
-        "compile the model again"
-    )
-
-
-def _wrapped(lane: _Lane, error: Exception) -> DeviceError:
-    wrapped = DeviceError(f"device {lane.label}: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _again(error: DeviceError) -> DeviceError:
-    """A copy for one more item: raising one exception object in two threads mixes tracebacks."""
-    copy = DeviceError(str(error))
-    copy.__cause__ = error.__cause__
-    return copy
+def _closed_error() -> DeviceError:
+    return DeviceError("the session is closed; open a new one")

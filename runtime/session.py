@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -19,7 +20,8 @@ from . import registry
 from .bundle import Bundle
 from .device import Device, DeviceError, Stage
 from .manifest import PortInfo, RigDevice
-from .pipeline import Pipeline, StageReport
+from .pipeline import Item, Pipeline
+from .report import StageReport
 
 __all__ = ["NodeArg", "Session"]
 
@@ -44,8 +46,9 @@ class NodeArg:
 class Session:
     """A bundle, loaded onto its devices.
 
-    Each stage gets a device instance of its own, also when the plan gives one device two stages.
-    Any number of threads may call :meth:`run` and :meth:`stream`.
+    Each stage gets a device instance of its own, also when the plan gives one device two stages; a
+    stage on replicas, or split, one for each of its devices. Any number of threads may call
+    :meth:`run`, :meth:`stream`, :meth:`submit` and :meth:`run_async`.
 
     Parameters
     ----------
@@ -56,8 +59,8 @@ class Session:
         "uart:/dev/ttyUSB0", or "cpu", which runs a program stage's fallback (the same bytes).
         Others stay as the bundle's rig says.
     strict
-        A device that fails makes its items fail. Otherwise they are computed again on the CPU, with
-        a ``RuntimeWarning`` that names the device.
+        A device that fails makes its items fail. Otherwise they are computed again on a replica or
+        on the CPU, with a ``RuntimeWarning`` that names the device.
     timeout
         Seconds without an answer after which a device that holds items counts as dead.
 
@@ -93,29 +96,27 @@ class Session:
         self._nhwc = {name for name, t in manifest.tensors.items() if t.layout == "NHWC"}
         self._reports: list[StageReport] = []
         rig = bundle.rig().devices
-        names = [stage.device for stage in bundle.plan().stages]
-        for name in (*names, *devices):
+        planned = [stage.device for stage in bundle.plan().stages]
+        members = [
+            info.members or [device] for info, device in zip(manifest.stages, planned, strict=True)
+        ]
+        for name in (*(m for group in members for m in group), *devices):
             if name not in rig:
                 raise ValueError(
                     f"{bundle.path}: device '{name}' is not in the bundle's rig, which has "
                     f"{', '.join(sorted(rig))}; use one of these names"
                 )
         stages = bundle.stages()
-        for info in manifest.stages:
-            if len(info.members) > 1:
-                raise DeviceError(
-                    f"{bundle.path}: stage {info.index} is for {len(info.members)} devices "
-                    f"({', '.join(info.members)}), a session runs stages on one each; plan the "
-                    "model without replicas and shards"
-                )
         threads = next((d.threads for d in rig.values() if d.kind == "cpu"), None)
-        made: list[Device] = []
+        made: list[list[Device]] = []
         try:
-            for name, stage in zip(names, stages, strict=True):
-                attach = devices.get(name, rig[name].attached)
-                device = _make(name, attach, rig[name])
-                made.append(device)
-                device.prepare(stage)
+            for stage, names in zip(stages, members, strict=True):
+                pieces = stage.parts or (stage,)
+                made.append([])
+                for k, name in enumerate(names):
+                    device = _make(name, devices.get(name, rig[name].attached), rig[name])
+                    made[-1].append(device)
+                    device.prepare(pieces[k % len(pieces)])
             self._pipeline = Pipeline(
                 stages,
                 made,
@@ -125,7 +126,7 @@ class Session:
                 timeout=timeout,
             )
         except BaseException:
-            for device in made:
+            for device in itertools.chain(*made):
                 device.close()
             raise
         # A session that nobody closed is closed when it is collected, or when Python ends.
@@ -156,13 +157,18 @@ class Session:
 
     @property
     def last_reports(self) -> tuple[StageReport, ...]:
-        """Of the run that ended last: per stage device, items, seconds and counters."""
+        """Of the run or stream that ended last: items, seconds, counters by stage and device."""
         return tuple(self._reports)
 
     @property
     def last_counters(self) -> dict[int, dict[str, int]]:
         """Of the run that ended last: stage index -> the device's counters, summed over items."""
-        return {report.index: dict(report.counters) for report in self._reports}
+        found: dict[int, dict[str, int]] = {}
+        for report in self._reports:
+            stage = found.setdefault(report.index, {})
+            for key, value in report.counters.items():
+                stage[key] = stage.get(key, 0) + value
+        return found
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, npt.ArrayLike]
@@ -192,39 +198,95 @@ class Session:
         A feed is one item (its batch axis is 1) and may be reused by the caller once the next is
         asked for: it is copied. At most as many feeds are ahead as the devices have credits.
         """
-        return self._stream(self._copied(feeds), self._output_names(output_names))
+        items = (self._one_item(given, f"feed {k}") for k, given in enumerate(feeds))
+        return self._stream(items, self._output_names(output_names))
 
-    def _copied(self, feeds: Iterable[Mapping[str, npt.ArrayLike]]) -> Iterator[dict[str, Array]]:
-        for position, given in enumerate(feeds):
-            feed, count = self._check_feed(given)
-            if count != 1:
-                raise ValueError(
-                    f"feed {position}: axis 0 ('{self._batch}') is {count}, a stream takes 1 item "
-                    "a feed; use run, or split the feed"
-                )
-            yield {name: array.copy() for name, array in feed.items()}
+    def submit(
+        self,
+        input_feed: Mapping[str, npt.ArrayLike],
+        output_names: Sequence[str] | None = None,
+    ) -> Future[list[Array]]:
+        """One item's outputs, later; blocks while the devices have all the items they take.
+
+        Futures are done in the order of their submission. The feed is copied.
+        """
+        future: Future[list[Array]] = Future()
+        future.set_running_or_notify_cancel()
+
+        def deliver(outputs: list[Array], error: DeviceError | None) -> None:
+            if error is None:
+                future.set_result(outputs)
+            else:
+                future.set_exception(error)
+
+        self._submit(input_feed, output_names, deliver)
+        return future
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, npt.ArrayLike],
+        callback: Callable[[list[Array], Any, str], None],
+        user_data: Any = None,
+    ) -> None:
+        """One item; ``callback(outputs, user_data, error)`` is called when it is done.
+
+        As onnxruntime's: ``error`` is empty unless something failed. Callbacks come on one thread,
+        in the order of the calls, each once; they may use and close the session.
+        """
+
+        def deliver(outputs: list[Array], error: DeviceError | None) -> None:
+            callback(outputs, user_data, "" if error is None else str(error))
+
+        self._submit(input_feed, output_names, deliver)
+
+    def _submit(
+        self,
+        given: Mapping[str, npt.ArrayLike],
+        output_names: Sequence[str] | None,
+        deliver: Callable[[list[Array], DeviceError | None], None],
+    ) -> None:
+        names = self._output_names(output_names)
+        feed = self._one_item(given, "feed")
+        pipeline = self._pipeline
+
+        def done(item: Item) -> None:
+            pipeline.warn()
+            if item.error is not None:
+                deliver([], item.error)
+            else:
+                deliver([self._leave(name, item.outputs[name]) for name in names], None)
+
+        pipeline.submit({name: self._enter(name, array) for name, array in feed.items()}, done)
+
+    def _one_item(self, given: Mapping[str, npt.ArrayLike], where: str) -> dict[str, Array]:
+        feed, count = self._check_feed(given)
+        if count != 1:
+            raise ValueError(
+                f"{where}: axis 0 ('{self._batch}') is {count}, must be 1 item a feed; use run, or "
+                "split the feed"
+            )
+        return feed
 
     def _stream(self, feeds: Iterator[dict[str, Array]], names: list[str]) -> Iterator[list[Array]]:
         pipeline = self._pipeline
-        reports = pipeline.report()
+        reports = pipeline.reports()
         pending: deque[int] = deque()
-        limit = pipeline.capacity
 
         def take() -> list[Array]:
             try:
                 item = pipeline.take(pending.popleft())
             finally:
-                for notice in pipeline.take_notices():
-                    warnings.warn(notice, RuntimeWarning, stacklevel=3)
-            pipeline.account(reports, item)
-            return [self._leave(name, item.values[name]) for name in names]
+                pipeline.warn(3)
+            reports.add(item.spans)
+            return [self._leave(name, item.outputs[name]) for name in names]
 
         try:
             for feed in feeds:
                 values = {name: self._enter(name, array) for name, array in feed.items()}
                 while True:
                     ticket = None
-                    if len(pending) < limit:
+                    if len(pending) < pipeline.capacity:
                         ticket = pipeline.step(values, pending[0] if pending else None)
                     if ticket is not None:
                         pending.append(ticket)
@@ -234,21 +296,22 @@ class Session:
                 yield take()
         finally:
             pipeline.abandon(pending)
-            self._reports = reports
+            self._reports = reports.rows()
 
     def _run_one(self, feed: dict[str, Array], names: list[str]) -> list[Array]:
-        item = self._pipeline.direct({name: self._enter(name, a) for name, a in feed.items()})
+        values = {n: np.ascontiguousarray(self._enter(n, a)) for n, a in feed.items()}
+        item = self._pipeline.direct(values)
         if item is None:
             (outputs,) = self._stream(iter([feed]), names)
             return outputs
-        reports = self._pipeline.report()
-        self._pipeline.account(reports, item)
-        self._reports = reports
-        return [self._leave(name, item.values[name]) for name in names]
+        reports = self._pipeline.reports()
+        reports.add(item.spans)
+        self._reports = reports.rows()
+        return [self._leave(name, item.outputs[name]) for name in names]
 
     def _enter(self, name: str, array: Array) -> Array:
-        """To the bytes of the first stage: a 4-D input that an FPGA reads travels as NHWC."""
-        return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if name in self._nhwc else array)
+        """To the order of the first stage: a 4-D input that an FPGA reads travels as NHWC."""
+        return array.transpose(0, 2, 3, 1) if name in self._nhwc else array
 
     def _leave(self, name: str, array: Array) -> Array:
         return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if name in self._nhwc else array

@@ -32,13 +32,26 @@ def model(
     y: str,
     shape: Sequence[int] = SHAPE,
     metadata: dict[str, str] | None = None,
+    cut: tuple[int, int, int] | None = None,
 ) -> bytes:
-    """ONNX bytes of ``y = op(x, value)`` in float32; ``op`` "Add" or "Mul"."""
-    constant = numpy_helper.from_array(np.float32([value]), "c")
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, list(shape)) for n in (x, y)]
-    graph = helper.make_graph(
-        [helper.make_node(op, [x, "c"], [y])], "g", [ports[0]], [ports[1]], [constant]
-    )
+    """ONNX bytes of ``y = op(x, value)`` in float32; ``op`` "Add" or "Mul".
+
+    ``cut``: axis, start and end of the piece of it that is wanted.
+    """
+    constants = [numpy_helper.from_array(np.float32([value]), "c")]
+    nodes = [helper.make_node(op, [x, "c"], ["whole" if cut else y])]
+    after = list(shape)
+    if cut is not None:
+        axis, start, end = cut
+        after[axis] = end - start
+        for name, number in (("start", start), ("end", end), ("axis", axis)):
+            constants.append(numpy_helper.from_array(np.int64([number]), name))
+        nodes.append(helper.make_node("Slice", ["whole", "start", "end", "axis"], [y]))
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, dims)
+        for n, dims in ((x, list(shape)), (y, after))
+    ]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], constants)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     for key, text in (metadata or {}).items():
         proto.metadata_props.append(onnx.StringStringEntryProto(key=key, value=text))

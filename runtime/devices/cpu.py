@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy.typing as npt
@@ -28,10 +28,7 @@ _LEVELS: Final[dict[str, Any]] = dict(ort.GraphOptimizationLevel.__members__)
 
 
 class CpuDevice(WorkerDevice):
-    """onnxruntime on the CPU, one thread that submits, ``threads`` that compute.
-
-    Plain ``run``: a prebuilt IOBinding saves some 6 us a call, but its outputs would have to be
-    copied before the next item.
+    """onnxruntime on the CPU, on the caller's thread; ``threads`` of them compute.
 
     Parameters
     ----------
@@ -111,6 +108,25 @@ class CpuDevice(WorkerDevice):
         if session is None:
             raise DeviceError(f"device '{self.name}': is closed")
         return session.run(self._outputs, dict(zip(self._inputs, inputs, strict=True))), {}
+
+    def bind(
+        self, inputs: Sequence[npt.NDArray[Any]], outputs: Sequence[npt.NDArray[Any]]
+    ) -> Callable[[], dict[str, int]]:
+        """A prebuilt IOBinding: onnxruntime reads and writes the arrays themselves."""
+        session = self._session
+        if session is None:
+            raise DeviceError(f"device '{self.name}': is closed")
+        binding = session.io_binding()
+        for name, array in zip(self._inputs, inputs, strict=True):
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        for name, array in zip(self._outputs, outputs, strict=True):
+            binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
+
+        def call() -> dict[str, int]:
+            session.run_with_iobinding(binding)
+            return {}
+
+        return call
 
     def _unload(self) -> None:
         self._session = None

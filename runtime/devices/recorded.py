@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet.runtime.device import DeviceError, Stage
+from trivet.runtime.device import Buffer, Completion, DeviceError, Stage
 
 from .cpu import CpuDevice
 from .worker import Outputs
@@ -27,7 +27,8 @@ class RecordedDevice(CpuDevice):
     """Plays back outputs by the hash of the inputs, each after the predicted seconds.
 
     An input seen for the first time is computed on the CPU fallback and recorded (that item may be
-    late; the counter ``recorded`` is 1 for it). Items are paced one after another, as on an engine.
+    late; the counter ``recorded`` is 1 for it). Items are paced one after another, as on an engine:
+    one that waits begins when the one before it ends, however late this host wakes up for that.
 
     Parameters
     ----------
@@ -44,6 +45,8 @@ class RecordedDevice(CpuDevice):
         super().__init__(name, options)
         self._seconds_option = options.get("seconds")
         self._seconds = 0.0
+        self._came: dict[int, float] = {}  # when an item was submitted
+        self._due = 0.0  # when the engine is free
         self._known: dict[bytes, Outputs] = {}
 
     def _load(self, stage: Stage) -> None:
@@ -62,10 +65,17 @@ class RecordedDevice(CpuDevice):
         self._seconds = seconds
         super()._load(stage)
 
+    def submit(self, ticket: int, inputs: Sequence[Buffer]) -> None:
+        self._came[ticket] = time.perf_counter()
+        super().submit(ticket, inputs)
+
+    def _answer(self, stage: Stage, ticket: int, inputs: Sequence[Buffer]) -> Completion:
+        self._due = max(self._due, self._came.pop(ticket, time.perf_counter())) + self._seconds
+        return super()._answer(stage, ticket, inputs)
+
     def _execute(
         self, stage: Stage, inputs: Sequence[npt.NDArray[Any]]
     ) -> tuple[Outputs, dict[str, int]]:
-        due = time.perf_counter() + self._seconds
         digest = hashlib.sha256()
         for array in inputs:
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -74,5 +84,5 @@ class RecordedDevice(CpuDevice):
         if known is None:
             known, _ = super()._execute(stage, inputs)
             self._known[digest.digest()] = known
-        time.sleep(max(0.0, due - time.perf_counter()))
+        time.sleep(max(0.0, self._due - time.perf_counter()))
         return known, {"recorded": int(recorded)}

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy.typing as npt
@@ -111,11 +111,6 @@ class WorkerDevice(ABC):
             check_payload(self.name, stage)
             self._load(stage)
             self._stage = stage
-            self._thread = threading.Thread(
-                target=self._work, args=(stage,), name=f"trivet-{self.name}-{stage.index}"
-            )
-            self._thread.daemon = True  # an unclosed session must not keep the process alive
-            self._thread.start()
 
     def submit(self, ticket: int, inputs: Sequence[Buffer]) -> None:
         with self._lock:
@@ -132,6 +127,14 @@ class WorkerDevice(ABC):
                     f"device '{self.name}': {self._in_flight} items are in flight, its "
                     f"{self._credits} credits; take a result first"
                 )
+            if self._thread is None:  # one that is only called inline needs none
+                self._thread = threading.Thread(
+                    target=self._work,
+                    args=(self._stage,),
+                    name=f"trivet-{self.name}-{self._stage.index}",
+                    daemon=True,  # an unclosed session must not keep the process alive
+                )
+                self._thread.start()
             self._in_flight += 1
             self._todo.put((ticket, inputs))
 
@@ -141,6 +144,23 @@ class WorkerDevice(ABC):
         if self._stage is None:
             raise DeviceError(f"device '{self.name}': has no stage; call prepare first")
         return self._answer(self._stage, ticket, inputs)
+
+    def bind(
+        self, inputs: Sequence[npt.NDArray[Any]], outputs: Sequence[npt.NDArray[Any]]
+    ) -> Callable[[], dict[str, int]]:
+        """See :class:`trivet.runtime.device.InlineDevice`."""
+        stage = self._stage
+        if stage is None:
+            raise DeviceError(f"device '{self.name}': has no stage; call prepare first")
+
+        def call() -> dict[str, int]:
+            self._check_open()
+            found, counters = self._execute(stage, inputs)
+            for target, array in zip(outputs, found, strict=True):
+                target[...] = array
+            return counters
+
+        return call
 
     def result(self, timeout: float | None) -> Completion:
         if self._closed:

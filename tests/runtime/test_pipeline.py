@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import queue
 import random
@@ -22,7 +23,7 @@ from trivet.runtime.device import (
     Stage,
     TensorSpec,
 )
-from trivet.runtime.pipeline import Pipeline
+from trivet.runtime.pipeline import Item, Pipeline
 
 Array = np.ndarray[Any, Any]
 
@@ -140,7 +141,9 @@ def stages(count: int, kind: str = "program") -> list[Stage]:
 
 
 def pipeline(devices: Sequence[ShuffleDevice], **options: Any) -> Pipeline:
-    return Pipeline(stages(len(devices)), devices, [f"t{len(devices)}"], **options)
+    return Pipeline(
+        stages(len(devices)), [[device] for device in devices], [f"t{len(devices)}"], **options
+    )
 
 
 def cpu(stage: Stage, name: str, credits: int) -> ShuffleDevice:
@@ -154,7 +157,7 @@ def drive(pipe: Pipeline, count: int) -> list[int | str]:
 
     def take() -> None:
         try:
-            values = pipe.take(pending.pop(0)).values
+            values = pipe.take(pending.pop(0)).outputs
             out.append(int(next(iter(values.values()))[0]))
         except DeviceError as error:
             out.append(str(error))
@@ -241,7 +244,7 @@ def test_lost_device_is_replaced_by_the_cpu(what: str, at: int) -> None:
         (notice,) = pipe.take_notices()
         assert "device 'd1' (fake) failed at stage 1" in notice
         assert not pipe.take_notices()
-        assert pipe.report()[1].attach == "cpu"
+        assert pipe.reports().rows()[1].attach == "cpu"
     finally:
         pipe.close()
     assert bad.closed
@@ -287,7 +290,7 @@ def test_fallback_that_fails_too_names_both() -> None:
 
 def test_onnx_stage_has_no_second_home() -> None:
     device = ShuffleDevice("d0", trouble=lambda t, c: "die" if c == 1 else "")
-    pipe = Pipeline(stages(1, "onnx"), [device], ["t1"], fallback=cpu)
+    pipe = Pipeline(stages(1, "onnx"), [[device]], ["t1"], fallback=cpu)
     try:
         found = in_time(lambda: drive(pipe, 5))
     finally:
@@ -357,6 +360,243 @@ def test_abandoned_items_give_their_credits_back() -> None:
         pipe.close()
 
 
+def replicated(*groups: Sequence[ShuffleDevice], **options: Any) -> Pipeline:
+    """Stages that add 1, each on a group of replicas."""
+    return Pipeline(stages(len(groups)), groups, [f"t{len(groups)}"], **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_replicas_share_the_items_and_keep_their_order(seed: int) -> None:
+    first = [ShuffleDevice(f"a{k}", seed=seed + k, credits=1 + k) for k in range(3)]
+    second = [ShuffleDevice(f"b{k}", seed=seed + 9 + k, delay=0.01) for k in range(2)]
+    pipe = replicated(first, second)
+    try:
+        assert in_time(lambda: drive(pipe, 90)) == [v + 2 for v in range(90)]
+    finally:
+        pipe.close()
+    for group in (first, second):
+        assert sorted(t for d in group for t in d.seen) == list(range(90))
+        assert all(d.seen for d in group)
+
+
+@pytest.mark.parametrize("what", TROUBLES)
+def test_lost_replica_leaves_its_items_to_the_others(what: str) -> None:
+    bad = ShuffleDevice("bad", trouble=lambda t, c: what if c == 3 else "")
+    good = ShuffleDevice("good")
+    pipe = replicated([bad, good], [ShuffleDevice("last")], fallback=cpu, timeout=0.5)
+    try:
+        assert in_time(lambda: drive(pipe, 40)) == [v + 2 for v in range(40)]
+        (notice,) = pipe.take_notices()
+        assert "device 'bad' (fake) failed at stage 0" in notice
+        assert "all later ones run on device 'good' (fake)" in notice
+        assert [r.device for r in pipe.reports().rows()] == ["good", "last"]
+    finally:
+        pipe.close()
+    assert bad.closed
+
+
+def test_cpu_comes_when_the_last_replica_is_lost() -> None:
+    devices = [
+        ShuffleDevice(f"d{k}", trouble=lambda t, c, k=k: "die" if c == 2 + 3 * k else "")
+        for k in range(3)
+    ]
+    pipe = replicated(devices, fallback=cpu)
+    try:
+        assert in_time(lambda: drive(pipe, 40)) == [v + 1 for v in range(40)]
+        assert len(pipe.take_notices()) == 3
+        assert [r.attach for r in pipe.reports().rows()] == ["cpu"]
+    finally:
+        pipe.close()
+
+
+def test_strict_fails_the_items_of_a_lost_replica_alone() -> None:
+    bad = ShuffleDevice("bad", credits=1, trouble=lambda t, c: "die" if c == 2 else "")
+    pipe = replicated([bad, ShuffleDevice("good")], fallback=cpu, strict=True)
+    try:
+        found = in_time(lambda: drive(pipe, 30))
+    finally:
+        pipe.close()
+    assert [v for v in found if isinstance(v, str)] == ["the board is gone"]
+    assert [v for v in found if isinstance(v, int)] == [
+        v + 1 for v in range(30) if v != bad.seen[2]
+    ]
+
+
+class PartDevice(ShuffleDevice):
+    """Adds 1 and answers the columns of its part alone."""
+
+    def __init__(self, name: str, columns: slice, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.columns = columns
+
+    def _answer(self, ticket: int, x: Array, what: str) -> None:
+        super()._answer(ticket, x[:, self.columns].copy(), what)
+
+
+COLUMNS = (slice(0, 3), slice(3, 4), slice(4, 8))
+
+
+def split_stage() -> Stage:
+    """``y = x + 1`` of shape (2, 8), in three parts along axis 1."""
+    (plain,) = stages(1)
+    x = TensorSpec("x", "int64", (2, 8))
+    parts = tuple(
+        dataclasses.replace(
+            plain,
+            inputs=(x,),
+            outputs=(TensorSpec(f"y/{k}", "int64", (2, cut.stop - cut.start)),),
+            fallback=b"%d" % k,
+        )
+        for k, cut in enumerate(COLUMNS)
+    )
+    return dataclasses.replace(
+        plain,
+        kind="onnx",
+        inputs=(x,),
+        outputs=(TensorSpec("y", "int64", (2, 8)),),
+        parts=parts,
+        shard_axis=1,
+    )
+
+
+def part_on_cpu(stage: Stage, name: str, credits: int) -> PartDevice:
+    assert stage.fallback is not None
+    return PartDevice(name, COLUMNS[int(stage.fallback)], credits=credits, attach="cpu")
+
+
+def parts(replica: int = 0, **troubles: Callable[[int, int], str]) -> list[PartDevice]:
+    return [
+        PartDevice(f"p{replica}{k}", cut, seed=10 * replica + k, **options)
+        for k, cut in enumerate(COLUMNS)
+        for options in [{"trouble": troubles[f"p{k}"]} if f"p{k}" in troubles else {}]
+    ]
+
+
+def drive_split(devices: Sequence[PartDevice], count: int, **options: Any) -> Pipeline:
+    """Run random matrices through the split stage; the pipeline, closed."""
+    pipe = Pipeline([split_stage()], [devices], ["y"], **options)
+    rng = np.random.default_rng(0)
+    xs = [rng.integers(-9, 9, (2, 8)) for _ in range(count)]
+
+    def work() -> list[Array]:
+        found: list[Array] = []
+        tickets: list[int] = []
+        for x in xs:
+            while (ticket := pipe.step({"x": x}, tickets[0] if tickets else None)) is None:
+                found.append(pipe.take(tickets.pop(0)).outputs["y"])
+            tickets.append(ticket)
+        return found + [pipe.take(t).outputs["y"] for t in tickets]
+
+    try:
+        for x, y in zip(xs, in_time(work), strict=True):
+            np.testing.assert_array_equal(y, x + 1)
+    finally:
+        pipe.close()
+    return pipe
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_parts_of_a_split_stage_are_put_together(replicas: int) -> None:
+    devices = [device for r in range(replicas) for device in parts(r)]
+    drive_split(devices, 40)
+    for k in range(len(COLUMNS)):
+        seen = [t for device in devices[k :: len(COLUMNS)] for t in device.seen]
+        assert sorted(seen) == list(range(40)), "every part gets every item once"
+
+
+@pytest.mark.parametrize("what", TROUBLES)
+def test_lost_part_is_computed_on_the_cpu(what: str) -> None:
+    devices = parts(p1=lambda t, c: what if c == 4 else "")
+    pipe = drive_split(devices, 30, fallback=part_on_cpu, timeout=0.5)
+    (notice,) = pipe.take_notices()
+    assert "device 'p01' (fake) failed at stage 0" in notice
+    assert devices[0].seen == devices[2].seen == list(range(30)), "the others go on undisturbed"
+
+
+def test_error_of_a_part_is_the_items_once() -> None:
+    pipe = Pipeline([split_stage()], [parts(p0=lambda t, c: "error" if t == 1 else "")], ["y"])
+    try:
+        tickets = [pipe.submit({"x": np.zeros((2, 8), np.int64)}) for _ in range(3)]
+        with pytest.raises(DeviceError, match="lost every frame"):
+            in_time(lambda: catch(lambda: pipe.take(tickets[1])))()
+        for ticket in (tickets[0], tickets[2]):
+            np.testing.assert_array_equal(pipe.take(ticket).outputs["y"], np.ones((2, 8)))
+    finally:
+        pipe.close()
+
+
+def test_number_of_devices_must_fit_the_parts() -> None:
+    with pytest.raises(ValueError, match="stage 0: 2 devices for 3 parts, must be a multiple"):
+        Pipeline([split_stage()], [parts()[:2]], ["y"])
+
+
+def catch(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Raises, when called, what ``work`` raised; on another thread."""
+    try:
+        value = work()
+    except Exception as error:
+        caught = error
+
+        def again() -> Any:
+            raise caught
+
+        return again
+    return lambda: value
+
+
+def test_callbacks_come_in_order_each_once() -> None:
+    devices = [ShuffleDevice(f"d{k}", seed=k, delay=0.01) for k in range(3)]
+    pipe = replicated(devices)
+    found: list[int] = []
+    over = threading.Event()
+
+    def deliver(item: Item) -> None:
+        found.append(int(item.outputs["t1"][0]))
+        if len(found) == 60:
+            over.set()
+
+    try:
+        for value in range(60):
+            pipe.submit({"t0": np.int64([value])}, deliver)
+        assert over.wait(30)
+    finally:
+        pipe.close()
+    assert found == [v + 1 for v in range(60)]
+
+
+def test_close_ends_what_callbacks_wait_for() -> None:
+    pipe = replicated([ShuffleDevice("d0", trouble=lambda t, c: "hang" if c else "")])
+    errors: list[str] = []
+    for value in range(3):
+        pipe.submit({"t0": np.int64([value])}, lambda item: errors.append(str(item.error)))
+    in_time(lambda: pipe.close())
+    assert errors[0] in ("None", "the session is closed; open a new one")
+    assert errors[1:] == ["the session is closed; open a new one"] * 2
+
+
+def test_callback_may_fail_submit_and_close(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = replicated([ShuffleDevice("d0")])
+    found: list[int] = []
+    over = threading.Event()
+
+    def deliver(item: Item) -> None:
+        found.append(item.ticket)
+        if item.ticket < 20:  # more than wait for callbacks elsewhere
+            pipe.submit({"t0": np.int64([0])}, deliver)
+            pipe.submit({"t0": np.int64([0])}, lambda item: None)
+        else:
+            pipe.close()
+            over.set()
+        raise KeyError("mine")
+
+    pipe.submit({"t0": np.int64([0])}, deliver)
+    assert over.wait(30)
+    in_time(lambda: pipe.close())
+    assert found == sorted(found)
+    assert "the callback for item 0 failed" in caplog.text
+    assert not [t for t in threading.enumerate() if t.name.startswith("trivet-")]
+
+
 def test_device_without_credits_is_refused() -> None:
     with pytest.raises(DeviceError, match="'d0': offers 0 credits"):
         pipeline([ShuffleDevice("d0", credits=0)])
@@ -368,4 +608,4 @@ def test_only_outputs_are_left_at_the_end() -> None:
         item = pipe.take(pipe.submit({"t0": np.int64([5]), "unread": np.int64([1])}))
     finally:
         pipe.close()
-    assert set(item.values) == {"t2"}
+    assert set(item.outputs) == {"t2"}

@@ -124,7 +124,14 @@ def test_failing_board_is_replaced_with_a_warning(
     assert len(results) == 20
     for index, (y,) in enumerate(results):
         np.testing.assert_array_equal(y, expected(item(index), 3), strict=True)
-    assert session.last_reports[1].attach == "cpu"
+    found = [(r.index, r.device, r.attach, r.items) for r in session.last_reports]
+    board, rest = min(fail_at, 20), 20 - fail_at
+    assert found == [
+        (0, "cpu0", "cpu", 20),
+        (1, "fpga0", "fake", board),
+        (1, "fpga0", "cpu", rest),
+        (2, "cpu0", "cpu", 20),
+    ]
 
 
 def test_strict_raises_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +152,115 @@ def test_unknown_attach_and_device(tmp_path: Path) -> None:
         trivet.Session(path, {"fpga9": "cpu"})
 
 
-def test_several_devices_for_a_stage_are_not_left_out_in_silence(tmp_path: Path) -> None:
-    write(tmp_path / "m", ("onnx",), members={0: ["cpu0", "fpga0"]})
-    with pytest.raises(trivet.DeviceError, match=r"stage 0 is for 2 devices \(cpu0, fpga0\)"):
-        trivet.Session(tmp_path / "m")
+def test_replicas_share_the_items(tmp_path: Path) -> None:
+    names = ["fpga0", "fpga1", "fpga2"]
+    path = write(tmp_path / "m", ("onnx", "program", "onnx"), members={1: names})
+    with trivet.Session(path) as session:
+        results = list(session.stream({"x": item(i)} for i in range(40)))
+        reports = [r for r in session.last_reports if r.index == 1]
+        assert session.last_counters[1] == {"cycles": 400}
+    for index, (y,) in enumerate(results):
+        np.testing.assert_array_equal(y, expected(item(index), 3), strict=True)
+    assert [r.device for r in reports] == names
+    assert sum(r.items for r in reports) == 40
+    assert [board.name for board in FakeBoard.made] == names
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_shards_give_the_same_bytes(tmp_path: Path, axis: int) -> None:
+    """Both where pieces lie together in memory (axis 0) and where they do not."""
+    shape = (4, 6)
+    ports = [PortInfo(name, "float32", list(shape)) for name in "xy"]
+    made = BundleWriter(
+        trivet="0.1.0",
+        model=ModelInfo("a" * 64, ports[:1], ports[1:]),
+        plan=b'{"version": 1, "stages": [{"index": 0, "device": "fpga0"}]}',
+        rig=Rig({"fpga0": RigDevice("fpga", "cpu"), "cpu0": RigDevice("cpu")}),
+    )
+    ends = (1, 4) if axis == 0 else (5, 6)
+    cuts = [(axis, 0, ends[0]), (axis, *ends)]
+    codes = [model("Add", 1.0, "x", f"y/{k}", shape, cut=cut) for k, cut in enumerate(cuts)]
+    made.add_split_stage(
+        ["x"],
+        ["y"],
+        model("Add", 1.0, "x", "y", shape),
+        [(code, None, None) for code in codes],
+        axis=axis,
+        members=["fpga0", "cpu0"],
+    )
+    for name in "xy":
+        made.add_tensor(name, TensorInfo("float32", list(shape)))
+    for k, (_, start, end) in enumerate(cuts):
+        piece = list(shape)
+        piece[axis] = end - start
+        made.add_tensor(f"y/{k}", TensorInfo("float32", piece))
+    made.write(tmp_path / "m")
+    with trivet.Session(tmp_path / "m") as session:
+        results = list(session.stream({"x": item(i, shape)} for i in range(20)))
+        (y,) = session.run(None, {"x": item(20, shape)})
+        assert [(r.device, r.items) for r in session.last_reports] == [("fpga0", 1), ("cpu0", 1)]
+    for index, (found,) in enumerate([*results, [y]]):
+        np.testing.assert_array_equal(found, item(index, shape) + 1, strict=True)
+
+
+def test_futures_come_in_order_and_tell_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "m", ("onnx", "program"), members={1: ["fpga0", "fpga1"]})
+    order: list[int] = []
+    with trivet.Session(path, strict=True) as session:
+        futures = [session.submit({"x": item(i)}) for i in range(50)]
+        for index, future in enumerate(futures):
+            future.add_done_callback(lambda _, index=index: order.append(index))
+        for index, future in enumerate(futures):
+            np.testing.assert_array_equal(future.result(30)[0], expected(item(index), 2))
+        monkeypatch.setattr(FakeBoard, "fail_at", 0)
+        with pytest.raises(trivet.DeviceError, match="cable fell out"):
+            session.submit({"x": item()}).result(30)
+        with pytest.raises(ValueError, match="input 'x': is missing"):
+            session.submit({})
+    assert sorted(order) == list(range(50))
+
+
+def test_run_async_is_that_of_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[Any, int, str]] = []
+    over = threading.Semaphore(0)
+
+    def callback(outputs: list[Array], user_data: int, error: str) -> None:
+        found.append((outputs, user_data, error))
+        over.release()
+
+    with trivet.Session(write(tmp_path / "m", ("program", "onnx")), strict=True) as session:
+        for index in range(20):
+            session.run_async(["y"], {"x": item(index)}, callback, index)
+        for _ in range(20):
+            assert over.acquire(timeout=30)
+        monkeypatch.setattr(FakeBoard, "fail_at", 0)
+        session.run_async(None, {"x": item()}, callback, 20)
+        assert over.acquire(timeout=30)
+    assert [user_data for _, user_data, _ in found] == list(range(21))
+    for index, (outputs, _, error) in enumerate(found[:20]):
+        np.testing.assert_array_equal(outputs[0], expected(item(index), 2))
+        assert error == ""
+    assert "cable fell out" in found[20][2]
+
+
+def test_no_thread_outlives_close(tmp_path: Path) -> None:
+    path = write(tmp_path / "m", ("onnx", "program", "onnx"), members={1: ["fpga0", "fpga1"]})
+    session = trivet.Session(path)
+    futures = [session.submit({"x": item(i)}) for i in range(3)]
+    stream = session.stream({"x": item(i)} for i in itertools.count())
+    next(stream)
+    closers = [threading.Thread(target=session.close) for _ in range(3)]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(30)
+        assert not closer.is_alive()
+    assert not [t for t in threading.enumerate() if t.name.startswith("trivet")]
+    assert all(future.done() for future in futures)
+    with pytest.raises(trivet.DeviceError, match="closed"):
+        deque(stream, maxlen=0)
 
 
 def test_batch_axis_streams_items_and_joins_them(tmp_path: Path) -> None:

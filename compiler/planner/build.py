@@ -6,6 +6,7 @@ lower bound of its cost.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -23,12 +24,14 @@ from trivet.hdl.isa import Program
 from trivet.hdl.overlap import EARLY_MAX
 from trivet.hdl.transfer import LOAD_BYTES, PAYLOAD_BYTES, expand_cycles, expand_frames, frames
 
+from .check import Evaluation
 from .conflict import smallest_conflict
-from .linear import Solution, orders
-from .plan import VERSION, AutoPlan, CostEntry, Plan, RuleResult, StagePlan
-from .problem import Channel, Evaluation, Machine, Problem, Run, Value
+from .plan import AutoPlan, CostEntry, Plan, RuleResult, StagePlan
+from .problem import Channel, Machine, Problem, Run, Value
 from .rules import judge, over_budget
 from .search import Found, Lowered, find
+from .solve import Solution
+from .write import infeasible, plan_of, stage_of
 
 __all__ = ["Costs", "Planned", "make_plan", "make_problem"]
 
@@ -141,7 +144,7 @@ def _machine(device: RigDevice, graph: Graph, rig: Rig, costs: Costs) -> Machine
         limit = device.memory_bytes
         if limit is not None:
             limit = int(limit * min(1.0, rig.rules.get("memory_max", 1.0)))
-        return Machine(device.name, "cpu", row, memory_limit=limit)
+        return Machine(device.name, "cpu", row, memory_limit=limit, pooled=True)
     engine = costs.fpga[device.name]
     link = rig.link_of(device.name)
     assert device.clock_hz is not None  # the rig's reader sees to both
@@ -153,8 +156,17 @@ def _machine(device: RigDevice, graph: Graph, rig: Rig, costs: Costs) -> Machine
         for u in graph.units
     )
     channel = Channel(link.bandwidth_bytes_per_second, link.latency_seconds, link.shared, 1)
+    # Boards that differ by nothing but their names are planned for as one kind.
+    sort = (device.board, device.engine, clock, link.bandwidth_bytes_per_second,
+            link.latency_seconds, link.shared, device.power)  # fmt: skip
     return Machine(
-        device.name, "fpga", row, channel, overlap=rig.planner.overlap, saving=EARLY_MAX / clock
+        device.name,
+        "fpga",
+        row,
+        channel,
+        overlap=rig.planner.overlap,
+        saving=EARLY_MAX / clock,
+        model=hashlib.sha256(repr(sort).encode()).hexdigest(),
     )
 
 
@@ -169,8 +181,9 @@ def make_plan(
     problem, solution, verdict = found.problem, found.solution, found.verdict
     if not solution.runs:
         conflict = smallest_conflict(rig, start, found, lowered)
-        plan = _empty(graph, rig, problem, time.perf_counter() - started, conflict)
-        return Planned(_replace(plan, rules=list(found.broken)), (), {})
+        plan = infeasible(problem, conflict, model=graph.model_sha256, rig=rig.sha256, unit="s")
+        seconds = time.perf_counter() - started
+        return Planned(_replace(plan, rules=list(found.broken), seconds=seconds), (), {})
     auto: Solution | None = None
     if rig.planner.place != "auto" or rig.pins:
         free = replace(problem, place="auto", pins={}, banned=frozenset(), share_max=None)
@@ -201,45 +214,28 @@ def _write(
 ) -> Plan:
     entries = []
     for stage, run, cost in zip(stages, solution.runs, verdict.runs, strict=True):
-        device = rig.device(stage.device)
         found = _stage_costs(graph, rig, costs, stage, programs.get(stage.index))
         program = programs.get(stage.index)
-        power = device.power
+        power = rig.device(stage.device).power
+        entry = stage_of(problem, stage.index, run, cost)
         entries.append(
-            StagePlan(
-                index=stage.index,
-                device=stage.device,
-                members=[stage.device],
+            _replace_stage(
+                entry,
                 nodes=list(stage.nodes),
-                compute=cost.compute,
-                communication=cost.communication,
                 memory_bytes=_memory(problem, run, program),
                 costs={name: CostEntry.of(c) for name, c in found.items()},
                 engine=None if program is None else program.config_sha256,
                 fpga=None if program is None else _budget(program),
-                energy_j=None if power is None else power.busy * cost.compute,
-                units=list(stage.units),
+                energy_j=None if power is None else power.busy * cost.busy,
             )
         )
-    worst, reason = _bottleneck(problem, solution, verdict)
-    return Plan(
-        version=VERSION,
-        model_sha256=graph.model_sha256,
-        rig_sha256=rig.sha256,
-        unit="s",
-        objective=problem.objective,
-        execution="overlap" if any(map(problem.overlaps, solution.runs)) else "sync",
-        bottleneck=verdict.objective,
-        bottleneck_stage=worst,
-        bottleneck_reason=reason,
-        lower_bound=solution.lower_bound,
-        gap=solution.gap,
-        status="optimal" if solution.gap <= 1e-9 else "feasible",
-        seconds=None,
-        stages=entries,
-        rules=[],
-        conflict=[],
+    return plan_of(
+        problem, solution, verdict, entries, model=graph.model_sha256, rig=rig.sha256, unit="s"
     )
+
+
+def _replace_stage(stage: StagePlan, **changes: object) -> StagePlan:
+    return msgspec.structs.replace(stage, **changes)
 
 
 def _memory(problem: Problem, run: Run, program: Program | None) -> int:
@@ -308,30 +304,6 @@ def _stage_costs(
     }
 
 
-def _bottleneck(problem: Problem, solution: Solution, verdict: Evaluation) -> tuple[int, str]:
-    """The largest stage of the busiest device, and why it is the largest."""
-    if problem.objective == "latency":
-        sizes = [c.compute + c.communication for c in verdict.runs]
-        worst = sizes.index(max(sizes))
-    else:
-        name, load = max(verdict.loads.items(), key=lambda x: x[1])
-        busiest = max(verdict.groups.items(), key=lambda x: x[1], default=("", 0.0))
-        owned = [k for k, r in enumerate(solution.runs) if r.machine == name]
-        if busiest[1] > load:
-            owned = [
-                k
-                for k, r in enumerate(solution.runs)
-                if (c := problem.machine(r.machine).channel) is not None and c.group == busiest[0]
-            ]
-        worst = max(owned, key=lambda k: verdict.runs[k].compute + verdict.runs[k].communication)
-    cost = verdict.runs[worst]
-    if cost.communication > cost.compute:
-        return worst, "link"
-    if len(solution.runs[worst].units) == 1:
-        return worst, "indivisible unit"
-    return worst, "compute"
-
-
 def _with_auto(plan: Plan, graph: Graph, solution: Solution) -> Plan:
     rows = [
         {"device": r.machine, "nodes": [n for u in sorted(r.units) for n in graph.units[u].nodes]}
@@ -344,12 +316,7 @@ def _with_auto(plan: Plan, graph: Graph, solution: Solution) -> Plan:
 
 def _with_notes(plan: Plan, rig: Rig, costs: Costs, found: Found) -> Plan:
     problem = found.problem
-    tried = len(orders(problem))
-    family = "the topological order" if tried == 1 else f"one of the {tried} topological orders"
-    notes = [
-        f"the bound holds for plans in which each FPGA runs one contiguous interval of {family} "
-        "tried and CPUs run the rest"
-    ]
+    notes = []
     broken = " and ".join(dict.fromkeys(f"{r.name!r} ({_limit(r)})" for r in found.broken))
     used = {r.machine for r in found.solution.runs}
     for device in rig.devices:
@@ -396,24 +363,3 @@ def _with_notes(plan: Plan, rig: Rig, costs: Costs, found: Found) -> Plan:
 def _limit(rule: RuleResult) -> str:
     side = "at least" if rule.name == "balance" else "at most"
     return f"{side} {rule.limit:g}"
-
-
-def _empty(graph: Graph, rig: Rig, problem: Problem, seconds: float, conflict: list[str]) -> Plan:
-    return Plan(
-        version=VERSION,
-        model_sha256=graph.model_sha256,
-        rig_sha256=rig.sha256,
-        unit="s",
-        objective=problem.objective,
-        execution="sync",
-        bottleneck=None,
-        bottleneck_stage=None,
-        bottleneck_reason="",
-        lower_bound=None,
-        gap=None,
-        status="infeasible",
-        seconds=seconds,
-        stages=[],
-        rules=[],
-        conflict=conflict,
-    )

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from trivet.compiler.rig import Rig
 
-from .linear import solve
 from .plan import RuleResult
 from .problem import Problem
 from .search import Found, Lowered, find
+from .solve import solve
 
 __all__ = ["smallest_conflict"]
 

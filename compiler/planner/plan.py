@@ -16,6 +16,8 @@ import msgspec
 from trivet.compiler.cost import Cost
 from trivet.compiler.errors import CompileError
 
+from .problem import Objective
+
 __all__ = ["AutoPlan", "CostEntry", "Plan", "RuleResult", "StagePlan", "read_plan"]
 
 VERSION = 1
@@ -80,8 +82,8 @@ class Plan(msgspec.Struct, frozen=True):
     version: int
     model_sha256: str
     rig_sha256: str
-    unit: Literal["s"]
-    objective: Literal["throughput", "latency"]
+    unit: Literal["s", "1"]
+    objective: Objective
     execution: Literal["sync", "overlap"]
     bottleneck: float | None
     bottleneck_stage: int | None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from trivet import boards
 from trivet.compiler.rig import Rig, RigDevice
 from trivet.hdl.isa import Program
 
-from .linear import Solution, solve
+from . import linear
+from .check import Evaluation
 from .plan import RuleResult
-from .problem import Evaluation, Problem
+from .problem import Problem
+from .solve import Solution
 
 __all__ = ["judge", "limits", "over_budget"]
 
@@ -114,7 +115,7 @@ def _communication(rig: Rig, solution: Solution, verdict: Evaluation) -> list[Ru
     found = []
     for run, cost in zip(solution.runs, verdict.runs, strict=True):
         if cost.communication > 0:
-            share = cost.communication / (cost.communication + cost.compute)
+            share = cost.communication / (cost.communication + cost.busy)
             hard = limit is not None
             found.append(_at_most("communication share", share, limit, run.machine, hard=hard))
     return found
@@ -143,24 +144,9 @@ def _balance(rig: Rig, verdict: Evaluation) -> RuleResult:
 def _one_more_board(problem: Problem, solution: Solution) -> RuleResult | None:
     """The plan's objective with one more of the first FPGA, over today's: how the plan scales."""
     boards = [m for m in problem.machines if m.kind == "fpga"]
-    # Only where it is quick: the figure is a hint, not worth minutes.
-    cpus = len(problem.machines) - len(boards)
-    small = len(problem.units) * (len(boards) + 1) <= 400 and len(boards) <= 3 and cpus == 1
-    if not boards or solution.objective <= 0 or not small:
+    if not boards or solution.objective <= 0:
         return None
-    twin = replace(boards[0], name=f"one more {boards[0].name}")
-
-    def doubled(known: dict[tuple[str, frozenset[int]], float]) -> dict[Any, float]:
-        return {**known, **{(twin.name, u): x for (name, u), x in known.items() if name == first}}
-
-    first = boards[0].name
-    larger = replace(
-        problem,
-        machines=(*problem.machines, twin),
-        exact=doubled(problem.exact),
-        entry=doubled(problem.entry),
-        misfits={**problem.misfits, twin.name: problem.misfits.get(first, ())},
-        banned=problem.banned | {(twin.name, u) for name, u in problem.banned if name == first},
-    )
-    value = solve(larger).objective / solution.objective
+    twin = replace(boards[0], name=f"one more {boards[0].name}", model=boards[0].sort)
+    larger = replace(problem, machines=(*problem.machines, twin))
+    value = linear.solve(larger).objective / solution.objective
     return RuleResult("one more board", False, True, value, None, f"objective, {twin.name}")

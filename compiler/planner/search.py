@@ -1,16 +1,19 @@
 """The search on a rig: lower what the solver chose, hold it against the rules, and solve again.
 
 The planner first sees sums over units, which are lower bounds of an FPGA run's cycles. A run that
-is chosen is lowered; its exact cycles replace the sum, and a run that does not fit is ruled out. A
-plan of exact runs is held against the rules of the rig. A run that breaks one by itself (its share
-of communication) is forbidden, and the search goes on: what comes out is the optimum of the plans
-that keep the rules. A rule over the whole plan (balance, link load) forbids the plan's runs as
-well; where other plans might have used those, the bound stays that of the search before. So it does
-when the attempts run out and only runs that keep the rules for certain are left.
+is chosen is lowered; its exact cycles replace the sum, a run that does not fit is ruled out. The
+quick search along topological orders goes first, until what it chooses is exact; then the proof
+either finds a better plan, which is lowered in turn, or that there is none. A plan of exact runs is
+held against the rules of the rig. A run that breaks one by itself (its share of communication) is
+forbidden, and the search goes on: what comes out is the optimum of the plans that keep the rules. A
+rule over the whole plan (balance, link load) forbids the plan's runs as well; where other plans
+might have used those, the bound stays that of the search before. So it does when the attempts run
+out and only runs that keep the rules for certain are left.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -23,14 +26,18 @@ from trivet.compiler.units import Graph
 from trivet.hdl.isa import Program
 from trivet.hdl.transfer import expand_cycles, expand_frames
 
-from .linear import Solution, solve
+from . import linear
+from .check import Evaluation, check
+from .linear import better, judged
 from .plan import RuleResult
-from .problem import Evaluation, Problem, Run, check
+from .problem import Problem, Run
 from .rules import limits
+from .solve import Solution, solve
 
 __all__ = ["Found", "Lowered", "find"]
 
 MAX_ROUNDS = 60
+PROOF_SECONDS = 30.0  # then the plan is what was found by then, with the gap that is left
 RULE_ATTEMPTS = 40  # plans that may break a rule before only runs that keep it for sure are tried
 INFINITE = float("inf")
 Progress = Callable[[str], None]
@@ -62,13 +69,18 @@ class Lowered:
 
     def program(self, run: Run) -> Program:
         """Of a run that was lowered."""
-        found = self._known[run.machine, frozenset(run.units)]
+        found = self._known[self._key(self._rig.device(run.machine), run.units)]
         assert isinstance(found, Program)
         return found
 
+    def _key(self, device: RigDevice, units: tuple[int, ...]) -> tuple[str, frozenset[int]]:
+        """Boards with equal engines run equal programs."""
+        assert device.engine is not None
+        return device.engine.sha256, frozenset(units)
+
     def lower(self, device: RigDevice, units: tuple[int, ...]) -> Program | None:
         """A run's program; None when it does not fit, or takes more memory than ``memory_max``."""
-        key = device.name, frozenset(units)
+        key = self._key(device, units)
         if key not in self._known:
             self._known[key] = self._try(device, units)
         found = self._known[key]
@@ -123,7 +135,7 @@ def find(rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None
             break
         if not (guilty or alone):
             bound = min(bound, _floor(problem))
-        keys = frozenset((r.machine, frozenset(r.units)) for r in blamed)
+        keys = frozenset(problem.key(r) for r in blamed)
         problem = replace(problem, banned=problem.banned | keys)
     bound = min(bound, _floor(problem))
     safe = replace(problem, share_max=rig.rules.get("communication_share_max"))
@@ -131,7 +143,7 @@ def find(rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None
     if found.broken or not found.solution.runs:
         found = _judged(rig, _without(problem, boards), lowered, progress)
     if found.broken:
-        empty = Solution((), INFINITE, INFINITE, False)
+        empty = Solution((), INFINITE, INFINITE, "infeasible")
         return Found(found.problem, empty, found.verdict, {}, worst, certain=False)
     return _bounded(found, bound, worst)
 
@@ -147,7 +159,9 @@ def _bounded(found: Found, bound: float, worst: tuple[RuleResult, ...]) -> Found
     solution = found.solution
     if not certain:
         low = min(bound, solution.lower_bound)
-        solution = replace(solution, lower_bound=low, proven=low == solution.objective)
+        reached = low >= solution.lower_bound
+        status = solution.status if reached else "feasible"
+        solution = replace(solution, lower_bound=low, status=status)
     return replace(found, solution=solution, broken=worst, certain=certain)
 
 
@@ -161,54 +175,108 @@ def _without(problem: Problem, names: list[str]) -> Problem:
 
 
 def _judged(rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None) -> Found:
-    """The best plan of exact runs, and the rules that it breaks."""
-    problem, solution = _settle(rig, problem, lowered, progress)
+    """The best plan of exact runs, proven unless it breaks a rule, and the rules that it breaks."""
+    problem, start = _settle(rig, problem, lowered, progress)
+    quick = Solution(start.runs, start.objective, 0.0, "feasible")
+    found = _held(rig, problem, lowered, quick)
+    if found.broken:
+        return found
+    problem, solution = _prove(rig, problem, start, lowered, progress)
+    return _held(rig, problem, lowered, solution)
+
+
+def _held(rig: Rig, problem: Problem, lowered: Lowered, solution: Solution) -> Found:
+    """A plan of exact runs with its programs, held against the rules."""
     verdict = check(problem, solution.runs)
+    if not solution.runs:
+        return Found(problem, solution, verdict, {})
     programs = {
         k: lowered.program(run)
         for k, run in enumerate(solution.runs)
         if problem.machine(run.machine).kind == "fpga"
     }
-    if not solution.runs:
-        return Found(problem, solution, verdict, {})
     rules = limits(rig, problem, solution, verdict, programs)
     broken = tuple(r for r in rules if r.hard and not r.ok)
     return Found(problem, solution, verdict, programs, broken)
 
 
+def _open(problem: Problem, runs: tuple[Run, ...]) -> list[Run]:
+    """Runs on FPGAs whose exact cycles are not known yet."""
+    return [
+        r
+        for r in runs
+        if problem.machine(r.machine).kind == "fpga" and problem.key(r) not in problem.exact
+    ]
+
+
 def _settle(
     rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None
-) -> tuple[Problem, Solution]:
-    """Solve, lower what was chosen, and again until every chosen FPGA run is exact and fits."""
+) -> tuple[Problem, linear.Found]:
+    """Plan along orders, lower what was chosen, and again until every FPGA run is exact."""
     for _ in range(MAX_ROUNDS):
-        solution = solve(problem)
-        boards = [r for r in solution.runs if problem.machine(r.machine).kind == "fpga"]
-        open_runs = [r for r in boards if (r.machine, frozenset(r.units)) not in problem.exact]
-        if not open_runs:
-            return problem, solution
-        if progress is not None:
-            progress(f"lowering {len(open_runs[0].units)} units for {open_runs[0].machine}")
-        for run in open_runs:
-            problem = _lower_run(rig, problem, run, lowered)
+        found = linear.solve(problem)
+        unknown = _open(problem, found.runs)
+        if not unknown:
+            return problem, found
+        problem = _lower_runs(rig, problem, unknown, lowered, progress)
     raise CompileError(
         f"plan: no set of layers that fits was found in {MAX_ROUNDS} attempts; "
         "pin some of its layers to a cpu"
     )
 
 
+def _lower_runs(
+    rig: Rig, problem: Problem, runs: list[Run], lowered: Lowered, progress: Progress | None
+) -> Problem:
+    if progress is not None:
+        progress(f"lowering {len(runs[0].units)} units for {runs[0].machine}")
+    for run in runs:
+        problem = _lower_run(rig, problem, run, lowered)
+    return problem
+
+
+def _prove(
+    rig: Rig,
+    problem: Problem,
+    best: linear.Found,
+    lowered: Lowered,
+    progress: Progress | None,
+) -> tuple[Problem, Solution]:
+    """Better plans, lowered, until there is none: the bound holds for every plan."""
+    until = time.monotonic() + PROOF_SECONDS
+    if progress is not None:
+        progress("proving")
+    while True:
+        left = until - time.monotonic()
+        solution = solve(problem, seconds=left, start=best)
+        unknown = _open(problem, solution.runs)
+        if not unknown:
+            return problem, solution
+        problem = _lower_runs(rig, problem, unknown, lowered, progress)
+        found = judged(problem, solution.runs)
+        if not _open(problem, found.runs) and better(problem, found, best):
+            best = found
+        if time.monotonic() > until:
+            low = min(solution.lower_bound, best.objective)
+            return problem, Solution(best.runs, best.objective, low, "feasible")
+
+
 def _lower_run(rig: Rig, problem: Problem, run: Run, lowered: Lowered) -> Problem:
     """The problem with the run's exact seconds, or without the run when it does not fit."""
     device = rig.device(run.machine)
     assert device.clock_hz is not None
-    key = (run.machine, frozenset(run.units))
+    key = problem.key(run)
     found = lowered.lower(device, run.units)
     if found is not None:
-        if problem.machine(run.machine).overlap and found.interval is None:
+        interval = problem.interval
+        if found.interval is not None:
+            interval = {**interval, key: found.interval / device.clock_hz}
+        elif problem.machine(run.machine).overlap:
             problem = replace(problem, serial=problem.serial | {key})
-        cycles = found.interval if problem.overlaps(run) else None
         return replace(
             problem,
-            exact={**problem.exact, key: (cycles or program_cycles(found)) / device.clock_hz},
+            exact={**problem.exact, key: program_cycles(found) / device.clock_hz},
+            interval=interval,
             entry={**problem.entry, key: _entry(problem, run.machine, found, device.clock_hz)},
         )
     # The shortest beginning that does not fit is ruled out, and with it all that contain it.
@@ -222,8 +290,9 @@ def _lower_run(rig: Rig, problem: Problem, run: Run, lowered: Lowered) -> Proble
     rest = tuple(run.units[:high])
     while len(rest) > 1 and lowered.lower(device, rest[1:]) is None:
         rest = rest[1:]
-    misfits = (*problem.misfits.get(run.machine, ()), frozenset(rest))
-    return replace(problem, misfits={**problem.misfits, run.machine: misfits})
+    sort = problem.machine(run.machine).sort
+    misfits = (*problem.misfits.get(sort, ()), frozenset(rest))
+    return replace(problem, misfits={**problem.misfits, sort: misfits})
 
 
 def _entry(problem: Problem, machine: str, program: Program, clock_hz: float) -> float:

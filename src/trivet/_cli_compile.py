@@ -107,11 +107,15 @@ def plan_command(
     *,
     calibrate: Path | None,
     shapes: Mapping[str, int],
+    replicas: int | None,
     as_json: bool,
 ) -> None:
     from trivet.compiler.driver import Options
     from trivet.compiler.planner.plan import read_plan
 
+    if source.suffix == ".json":
+        _plan_workload(source, devices, replicas, as_json)
+        return
     if zipfile.is_zipfile(source):
         from trivet.runtime.bundle import Bundle
 
@@ -139,6 +143,25 @@ def plan_command(
         sys.stdout.write(done.work.plan.to_json().decode())
     else:
         console().print(done.shown)
+
+
+def _plan_workload(
+    source: Path, devices: DeviceOptions, replicas: int | None, as_json: bool
+) -> None:
+    from trivet.compiler.errors import CompileError
+    from trivet.compiler.planner.workload import plan_workload
+
+    if devices.board or devices.rig or devices.place or devices.pins:
+        raise Fault(
+            f"{source}: a workload file names its devices itself; leave out --board, --rig, "
+            "--place and --pin"
+        )
+    with phases(log=False) as tell:
+        tell("plan", "proving")
+        plan = plan_workload(source, most_replicas=replicas or 1)
+    _print_plan(plan, as_json)
+    if not plan.feasible:
+        raise CompileError(f"plan: infeasible: {'; '.join(plan.conflict)}; loosen one of these")
 
 
 def explain_command(

@@ -165,7 +165,10 @@ def compile_(
 @app.command(cls=_Command)
 def plan(
     source: Annotated[
-        Path, typer.Argument(help="An ONNX model to plan, or a bundle whose plan to show.")
+        Path,
+        typer.Argument(
+            help="An ONNX model or a workload (.json) to plan, or a bundle whose plan to show."
+        ),
     ],
     board: BoardOption = None,
     rig: RigOption = None,
@@ -173,6 +176,12 @@ def plan(
     pin: Pin = None,
     calibrate: Calibrate = None,
     shape: Shape = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas", min=1, help="Up to N copies of a stage, on equal devices.", metavar="N"
+        ),
+    ] = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -180,7 +189,14 @@ def plan(
     from trivet._cli_compile import plan_command
 
     options = device_options(board, rig, place, pin)
-    plan_command(source, options, calibrate=calibrate, shapes=shape_options(shape), as_json=json)
+    plan_command(
+        source,
+        options,
+        calibrate=calibrate,
+        shapes=shape_options(shape),
+        replicas=replicas,
+        as_json=json,
+    )
 
 
 @app.command(cls=_Command)

@@ -5,7 +5,7 @@ load -> normalise -> quantise -> map -> cost -> plan -> lower -> verify -> build
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
+import onnx
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -40,7 +41,8 @@ from .planner.plan import Plan
 from .planner.show import render
 from .quantise import quantise
 from .rig import Rig, default_rig
-from .stages import StageUnits
+from .split import split_unit
+from .stages import StageUnits, part_nhwc
 from .trace import trace_nodes
 from .units import Array, Graph
 from .verify import (
@@ -110,6 +112,7 @@ class Work:
     plan: Plan | None = None
     stages: tuple[StageUnits, ...] = ()
     programs: Mapping[int, Program] | None = None
+    parts: Mapping[int, tuple[Program, ...]] | None = None  # of stages that are split
     models: tuple[StageModels, ...] = ()
     vectors: Vectors | None = None
     expected: tuple[dict[str, Array], ...] = ()
@@ -222,7 +225,13 @@ def _plan(work: Work) -> Work:
     )
     if not planned.plan.feasible:
         raise InfeasiblePlan(planned.plan)
-    return replace(work, plan=planned.plan, stages=planned.stages, programs=planned.programs)
+    return replace(
+        work,
+        plan=planned.plan,
+        stages=planned.stages,
+        programs=planned.programs,
+        parts=planned.parts,
+    )
 
 
 def _lower(work: Work) -> Work:
@@ -231,13 +240,35 @@ def _lower(work: Work) -> Work:
     models = []
     for stage in work.stages:
         work.tell("lower", f"stage {stage.index} of {len(work.stages)}")
-        model = stage_model(graph, stage.units, nhwc=stage.nhwc)
-        taps = None
-        if stage.kind == "fpga":
-            tapped = stage_model(graph, stage.units, nhwc=stage.nhwc, taps=True)
-            taps = tapped.SerializeToString(deterministic=True)
-        models.append(StageModels(model.SerializeToString(deterministic=True), taps))
+        whole = _serialised(stage_model(graph, stage.units, nhwc=stage.nhwc))
+        pieces = _pieces(work, stage)
+        if pieces:
+            parts = tuple(
+                _tapped(piece, stage.units, part_nhwc(stage, k)) for k, piece in enumerate(pieces)
+            )
+            models.append(StageModels(whole, parts=parts))
+        elif stage.kind == "fpga":
+            models.append(_tapped(graph, stage.units, stage.nhwc))
+        else:
+            models.append(StageModels(whole))
     return replace(work, models=tuple(models))
+
+
+def _pieces(work: Work, stage: StageUnits) -> tuple[Graph, ...]:
+    """Graphs of the parts of a stage that is split."""
+    count = len((work.parts or {}).get(stage.index, ()))
+    return split_unit(_need(work.graph), stage.units[0], count) if count else ()
+
+
+def _tapped(graph: Graph, units: Sequence[str], nhwc: frozenset[str]) -> StageModels:
+    return StageModels(
+        _serialised(stage_model(graph, units, nhwc=nhwc)),
+        _serialised(stage_model(graph, units, nhwc=nhwc, taps=True)),
+    )
+
+
+def _serialised(model: onnx.ModelProto) -> bytes:
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def _verify(work: Work) -> Work:
@@ -255,32 +286,39 @@ def _verify(work: Work) -> Work:
     work.tell("verify", f"{len(vectors.feeds)} vectors in contract form")
     values = expected_outputs(work.models, work.nhwc, vectors)
     work = replace(work, vectors=vectors, expected=tuple(values))
-    programs = {k: p.to_bytes() for k, p in (work.programs or {}).items()}
     if work.verifier is None:
-        if programs:
+        if work.programs or work.parts:
             note = "verify: left out, no machine to run programs on was given"
             return replace(work, notes=(*work.notes, note))
         return work
     verdicts: list[LayerVerdict] = []
     for stage in work.stages:
-        taps = work.models[stage.index].taps
-        if taps is None:
-            continue
-        work.tell("verify", f"stage {stage.index} on the reference machine")
+        models = work.models[stage.index]
         feeds = [{n: value[n] for n in stage.inputs} for value in values]
-        for verdict in work.verifier(programs[stage.index], taps, stage.nhwc, feeds):
-            if verdict.bytes_different:
-                raise CompileError(
-                    f"verify: layer {verdict.node!r} of stage {stage.index}: "
-                    f"{verdict.bytes_different} of {verdict.bytes_compared} bytes differ from its "
-                    "contract form; report the model, it is a defect of the compiler"
-                )
-            verdicts.append(verdict)
+        programs = _programs(work, stage.index)
+        pairs = zip(programs, models.parts or (models,), strict=True) if programs else ()
+        for k, (program, model) in enumerate(pairs):
+            work.tell("verify", f"stage {stage.index} on the reference machine")
+            nhwc = part_nhwc(stage, k) if models.parts else stage.nhwc
+            for verdict in work.verifier(program.to_bytes(), _need(model.taps), nhwc, feeds):
+                if verdict.bytes_different:
+                    raise CompileError(
+                        f"verify: layer {verdict.node!r} of stage {stage.index}: "
+                        f"{verdict.bytes_different} of {verdict.bytes_compared} bytes differ from "
+                        "its contract form; report the model, it is a defect of the compiler"
+                    )
+                verdicts.append(verdict)
     return replace(work, verdicts=tuple(verdicts))
 
 
+def _programs(work: Work, index: int) -> tuple[Program, ...]:
+    """Programs of a stage: none on a CPU, one for each part where it is split."""
+    whole = (work.programs or {}).get(index)
+    return (whole,) if whole is not None else tuple((work.parts or {}).get(index, ()))
+
+
 def _build(work: Work) -> Work:
-    if not work.programs:
+    if not (work.programs or work.parts):
         return work
     if not work.options.bitstream:
         note = NOT_ASKED if work.options.bitstream is None else "no bitstream, as asked for"
@@ -292,8 +330,9 @@ def _build(work: Work) -> Work:
     warnings = list(work.warnings)
     plan = _need(work.plan)
     wanted = {
-        (work.rig.device(plan.stages[index].device).board, program.config): None
-        for index, program in work.programs.items()
+        (work.rig.device(stage.device).board, program.config): None
+        for stage in plan.stages
+        for program in _programs(work, stage.index)
     }
     for name, config in wanted:
         if name is None:
@@ -328,25 +367,52 @@ def _bundle(work: Work) -> Work:
     )
     for name in dict.fromkeys(n for s in work.stages for n in (*s.inputs, *s.outputs)):
         writer.add_tensor(name, _tensor_info(graph, name, work.nhwc))
-    for stage, model in zip(work.stages, work.models, strict=True):
-        program = (work.programs or {}).get(stage.index)
-        if program is None:
-            writer.add_onnx_stage(stage.inputs, stage.outputs, model.onnx)
-            continue
+    for stage in work.stages:
+        _add_stage(writer, work, stage)
+    for bitstream in work.bitstreams:
+        add_bitstream(writer, bitstream)
+    writer.add_vectors(_vector_arrays(graph, work))
+    writer.write(work.out)
+    return work
+
+
+def _add_stage(writer: BundleWriter, work: Work, stage: StageUnits) -> None:
+    """A stage's models and programs; replicas and parts name the devices that run them."""
+    planned = _need(work.plan).stages[stage.index]
+    model = work.models[stage.index]
+    members = planned.members if len(planned.members) > 1 else ()
+    programs = _programs(work, stage.index)
+    for program in programs:
+        writer.add_engine(program.config_sha256, EngineInfo(dict(program.config.to_dict())))
+    if not programs:
+        writer.add_onnx_stage(stage.inputs, stage.outputs, model.onnx, members=members)
+        return
+    if not model.parts:
+        (program,) = programs
         writer.add_program_stage(
             stage.inputs,
             stage.outputs,
             program.to_bytes(),
             engine=program.config_sha256,
             fallback=model.onnx,
+            members=members,
         )
         writer.add(f"taps/{stage.index}.onnx", _need(model.taps))
-        writer.add_engine(program.config_sha256, EngineInfo(dict(program.config.to_dict())))
-    for bitstream in work.bitstreams:
-        add_bitstream(writer, bitstream)
-    writer.add_vectors(_vector_arrays(graph, work))
-    writer.write(work.out)
-    return work
+        return
+    for k, piece in enumerate(_pieces(work, stage)):
+        (name,) = piece.outputs
+        writer.add_tensor(name, _tensor_info(piece, name, part_nhwc(stage, k)))
+    writer.add_split_stage(
+        stage.inputs,
+        stage.outputs,
+        model.onnx,
+        [
+            (p.to_bytes(), p.config_sha256, m.onnx)
+            for p, m in zip(programs, model.parts, strict=True)
+        ],
+        axis=_need(planned.shard_axis),
+        members=members,
+    )
 
 
 def _model_info(graph: Graph) -> ModelInfo:
@@ -414,7 +480,7 @@ def _show_plan(work: Work) -> RenderableType:
 
 
 def _show_build(work: Work) -> RenderableType:
-    if not work.programs:
+    if not (work.programs or work.parts):
         return Text("nothing to build")
     return Text("\n".join((*work.warnings, *work.notes[-max(len(work.bitstreams), 1) :])))
 

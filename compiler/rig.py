@@ -11,7 +11,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -27,6 +27,7 @@ __all__ = ["Link", "PlannerOptions", "Power", "Rig", "RigDevice", "default_rig",
 Kind = Literal["cpu", "gpu", "fpga", "null"]
 Place = Literal["auto", "fpga"]
 Objective = Literal["throughput", "latency", "energy", "batch"]
+Execution = Literal["sync", "async"]
 DEVICES = "trivet.devices"  # entry points; the runtime's registry makes its devices from them
 RULES = ("communication_share_max", "memory_max", "budget_max", "balance_min", "link_load_max")
 
@@ -74,10 +75,21 @@ class Link:
 
 @dataclass(frozen=True)
 class PlannerOptions:
+    """How to plan.
+
+    ``batch``: items of the objective "batch". ``slack``: the cheapest plan of those whose pace is
+    within (1 + slack) of the best. ``replicas``, ``shards``: the most copies of a stage, and parts
+    of a layer, on equal boards. ``execution``: whether results keep the order of requests.
+    """
+
     objective: Objective = "throughput"
     place: Place = "auto"
     overlap: bool = False
     slack: float = 0.0
+    batch: int = 1
+    replicas: int = 1
+    shards: int = 1
+    execution: Execution = "sync"
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,11 @@ class Rig:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def with_options(
-        self, *, place: str | None = None, pins: Iterable[tuple[str, str]] = ()
+        self,
+        *,
+        place: str | None = None,
+        pins: Iterable[tuple[str, str]] = (),
+        replicas: int | None = None,
     ) -> Rig:
         """The rig with the command line's choices; its pins come first and so win."""
         rig = self
@@ -124,6 +140,8 @@ class Rig:
             if place not in get_args(Place):
                 raise CompileError(f"--place is {place!r}, must be one of auto, fpga")
             rig = replace(rig, planner=replace(rig.planner, place=place))  # type: ignore[arg-type]
+        if replicas is not None:
+            rig = replace(rig, planner=replace(rig.planner, replicas=replicas))
         extra = tuple(pins)
         chosen: dict[str, str] = {}
         for pattern, device in extra:
@@ -261,7 +279,23 @@ def _rig(values: Mapping[str, Any], where: str) -> Rig:
         _planner(_table(values, "planner", where), f"{where}, planner"),
         _rules(_table(values, "rules", where), f"{where}, rules"),
     )
-    return _with_board_links(rig, where)
+    return _with_board_links(_with_power(rig, where), where)
+
+
+def _with_power(rig: Rig, where: str) -> Rig:
+    """The rig, if it says what its objective needs to know."""
+    for device in rig.devices:
+        if device.power is None and rig.planner.objective == "energy":
+            raise CompileError(
+                f"{where}, device {device.name!r}: power_w is missing, objective 'energy' needs "
+                'it; give power_w = { busy = W, idle = W, source = "given" }'
+            )
+        if device.power is not None and device.power.idle > device.power.busy:
+            raise CompileError(
+                f"{where}, device {device.name!r}: power_w: idle {device.power.idle:g} W is above "
+                f"busy {device.power.busy:g} W; exchange them"
+            )
+    return rig
 
 
 def _with_board_links(rig: Rig, where: str) -> Rig:
@@ -401,20 +435,31 @@ def _pins(table: Mapping[str, Any], names: list[str], where: str) -> tuple[tuple
 
 
 def _planner(table: Mapping[str, Any], where: str) -> PlannerOptions:
-    _keys(table, ("objective", "place", "overlap", "slack"), where)
+    _keys(table, [f.name for f in fields(PlannerOptions)], where)
     objective = _choice(table, "objective", get_args(Objective), where, "throughput")
-    if objective not in ("throughput", "latency"):
-        raise CompileError(
-            f"{where}: objective {objective!r} is not in this release; use throughput or latency"
-        )
     overlap = table.get("overlap", False)
     if not isinstance(overlap, bool):
         raise CompileError(f"{where}: overlap is {overlap!r}, must be true or false")
     slack = _number(table, "slack", where) if "slack" in table else 0.0
-    if slack:
-        raise CompileError(f"{where}: slack {slack:g} is not in this release; use 0.0")
+    if slack and objective != "throughput":
+        raise CompileError(
+            f"{where}: slack {slack:g} is for objective 'throughput', not {objective!r}; drop it"
+        )
+    counts = {}
+    for key in ("batch", "replicas", "shards"):
+        counts[key] = int(_typed({key: table.get(key, 1)}, key, (int,), where, "a whole number"))
+        if counts[key] < 1:
+            raise CompileError(f"{where}: {key} is {counts[key]}, must be at least 1")
     place = _choice(table, "place", get_args(Place), where, "auto")
-    return PlannerOptions(objective, place, overlap, slack)  # type: ignore[arg-type]
+    execution = _choice(table, "execution", get_args(Execution), where, "sync")
+    return PlannerOptions(
+        objective,  # type: ignore[arg-type]
+        place,  # type: ignore[arg-type]
+        overlap,
+        slack,
+        execution=execution,  # type: ignore[arg-type]
+        **counts,
+    )
 
 
 def _rules(table: Mapping[str, Any], where: str) -> dict[str, float]:

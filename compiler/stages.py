@@ -9,9 +9,10 @@ from .contract import edges
 from .layout import nhwc_index, view_index
 from .planner.problem import Run
 from .rig import Rig
+from .split import part_name
 from .units import Graph, Unit
 
-__all__ = ["StageUnits", "cut", "moves_bytes", "travels"]
+__all__ = ["StageUnits", "cut", "moves_bytes", "part_nhwc", "travels"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ def cut(graph: Graph, rig: Rig, runs: Sequence[Run]) -> tuple[StageUnits, ...]:
         )
         for index, (device, kind, units, inputs, outputs) in enumerate(pieces)
     )
+
+
+def part_nhwc(stage: StageUnits, part: int) -> frozenset[str]:
+    """Of a stage that is split: the edges of a part that travel in NHWC order."""
+    return frozenset(part_name(n, part) if n in stage.outputs else n for n in stage.nhwc)
 
 
 def moves_bytes(graph: Graph, unit: Unit) -> bool:

@@ -63,10 +63,14 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class StageModels:
-    """A stage as serialised ONNX: as the bundle holds it, and (FPGA stages) with taps."""
+    """A stage as serialised ONNX: as the bundle holds it, and (FPGA stages) with taps.
+
+    A stage that is split has taps in its ``parts`` only.
+    """
 
     onnx: bytes
     taps: bytes | None = None
+    parts: tuple[StageModels, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,26 +10,26 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from trivet.compiler.cost import Cost, cycles, link_seconds, seconds_at, total
 from trivet.compiler.cost_fpga import FORMULA, EngineCosts, program_cycles
 from trivet.compiler.errors import CompileError
-from trivet.compiler.rig import Rig, RigDevice
+from trivet.compiler.rig import Power, Rig, RigDevice
+from trivet.compiler.split import shard_axis
 from trivet.compiler.stages import StageUnits, cut, moves_bytes, travels
 from trivet.compiler.units import ConvSpec, Graph, Unit
 from trivet.hdl.isa import Program
 from trivet.hdl.overlap import EARLY_MAX
 from trivet.hdl.transfer import LOAD_BYTES, PAYLOAD_BYTES, expand_cycles, expand_frames, frames
 
-from .check import Evaluation
 from .conflict import smallest_conflict
 from .plan import AutoPlan, CostEntry, Plan, RuleResult, StagePlan
 from .problem import Channel, Machine, Problem, Run, Value
 from .rules import judge, over_budget
-from .search import Found, Lowered, find
+from .search import Found, Lowered, add_splits, find
 from .solve import Solution
 from .write import infeasible, plan_of, stage_of
 
@@ -50,11 +50,15 @@ class Costs:
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan with what later steps need: stages and the programs of the FPGA ones by index."""
+    """The plan with what later steps need: stages and the programs of the FPGA ones by index.
+
+    A stage that is split has a program for each part in ``parts`` and none in ``programs``.
+    """
 
     plan: Plan
     stages: tuple[StageUnits, ...]
     programs: dict[int, Program]
+    parts: dict[int, tuple[Program, ...]] = field(default_factory=dict)
 
 
 def constants_bytes(unit: Unit) -> int:
@@ -109,8 +113,10 @@ def make_problem(graph: Graph, rig: Rig, costs: Costs) -> Problem:
             and moves_bytes(graph, u)
         ),
         pins={position[u]: device for u, device in pins.items()},
-        objective="latency" if rig.planner.objective == "latency" else "throughput",
+        objective=rig.planner.objective,
+        batch=rig.planner.batch,
         place=rig.planner.place,
+        replicas=tuple(range(1, rig.planner.replicas + 1)),
     )
 
 
@@ -138,13 +144,22 @@ def _nbytes(graph: Graph, name: str) -> int:
 
 
 def _machine(device: RigDevice, graph: Graph, rig: Rig, costs: Costs) -> Machine:
+    power = device.power or Power(0.0, 0.0, "given")
     if device.kind == "cpu":
         found = costs.cpu[device.name]
         row: tuple[float | None, ...] = tuple(found[u.name].value for u in graph.units)
         limit = device.memory_bytes
         if limit is not None:
             limit = int(limit * min(1.0, rig.rules.get("memory_max", 1.0)))
-        return Machine(device.name, "cpu", row, memory_limit=limit, pooled=True)
+        return Machine(
+            device.name,
+            "cpu",
+            row,
+            memory_limit=limit,
+            pooled=True,
+            busy_watts=power.busy,
+            idle_watts=power.idle,
+        )
     engine = costs.fpga[device.name]
     link = rig.link_of(device.name)
     assert device.clock_hz is not None  # the rig's reader sees to both
@@ -167,6 +182,8 @@ def _machine(device: RigDevice, graph: Graph, rig: Rig, costs: Costs) -> Machine
         overlap=rig.planner.overlap,
         saving=EARLY_MAX / clock,
         model=hashlib.sha256(repr(sort).encode()).hexdigest(),
+        busy_watts=power.busy,
+        idle_watts=power.idle,
     )
 
 
@@ -176,7 +193,7 @@ def make_plan(
     """Plan the graph over the rig; an infeasible plan has no stages and says what conflicts."""
     started = time.perf_counter()
     lowered = Lowered(graph, rig)
-    start = make_problem(graph, rig, costs)
+    start = add_splits(rig, make_problem(graph, rig, costs), lowered)
     found = find(rig, start, lowered, progress)
     problem, solution, verdict = found.problem, found.solution, found.verdict
     if not solution.runs:
@@ -189,13 +206,16 @@ def make_plan(
         free = replace(problem, place="auto", pins={}, banned=frozenset(), share_max=None)
         auto = find(rig, free, lowered, progress).solution
     stages = cut(graph, rig, solution.runs)
-    plan = _write(graph, rig, costs, problem, solution, stages, found.programs, verdict)
+    plan = _write(graph, rig, costs, found, stages)
     if auto is not None and auto.runs:
         plan = _with_auto(plan, graph, auto)
     plan = _with_notes(plan, rig, costs, found)
     rules = judge(rig, problem, solution, verdict, found.programs)
     seconds = time.perf_counter() - started
-    return Planned(_replace(plan, rules=rules, seconds=seconds), stages, found.programs)
+    plan = _replace(plan, rules=rules, seconds=seconds)
+    programs = {k: ps[0] for k, ps in found.programs.items() if len(ps) == 1}
+    parts = {k: ps for k, ps in found.programs.items() if len(ps) > 1}
+    return Planned(plan, stages, programs, parts)
 
 
 def _replace(plan: Plan, **changes: object) -> Plan:
@@ -203,30 +223,29 @@ def _replace(plan: Plan, **changes: object) -> Plan:
 
 
 def _write(
-    graph: Graph,
-    rig: Rig,
-    costs: Costs,
-    problem: Problem,
-    solution: Solution,
-    stages: tuple[StageUnits, ...],
-    programs: dict[int, Program],
-    verdict: Evaluation,
+    graph: Graph, rig: Rig, costs: Costs, found: Found, stages: tuple[StageUnits, ...]
 ) -> Plan:
+    problem, solution, verdict = found.problem, found.solution, found.verdict
     entries = []
     for stage, run, cost in zip(stages, solution.runs, verdict.runs, strict=True):
-        found = _stage_costs(graph, rig, costs, stage, programs.get(stage.index))
-        program = programs.get(stage.index)
+        programs = found.programs.get(stage.index, ())
+        named = _stage_costs(graph, rig, costs, stage, run, programs)
         power = rig.device(stage.device).power
+        axis = None
+        if run.shards > 1:
+            unit = graph.unit(stage.units[0])
+            axis = shard_axis(graph, unit, nhwc=unit.outputs[0] in stage.nhwc)
         entry = stage_of(problem, stage.index, run, cost)
         entries.append(
             _replace_stage(
                 entry,
                 nodes=list(stage.nodes),
-                memory_bytes=_memory(problem, run, program),
-                costs={name: CostEntry.of(c) for name, c in found.items()},
-                engine=None if program is None else program.config_sha256,
-                fpga=None if program is None else _budget(program),
-                energy_j=None if power is None else power.busy * cost.busy,
+                memory_bytes=_memory(problem, run, programs),
+                costs={name: CostEntry.of(c) for name, c in named.items()},
+                engine=programs[0].config_sha256 if programs else None,
+                fpga=_budget(programs) if programs else None,
+                energy_j=None if power is None else power.busy * cost.busy * run.shards,
+                shard_axis=axis,
             )
         )
     return plan_of(
@@ -238,34 +257,44 @@ def _replace_stage(stage: StagePlan, **changes: object) -> StagePlan:
     return msgspec.structs.replace(stage, **changes)
 
 
-def _memory(problem: Problem, run: Run, program: Program | None) -> int:
-    if program is None:
+def _memory(problem: Problem, run: Run, programs: tuple[Program, ...]) -> int:
+    """Bytes on each device of the run, the most where parts differ."""
+    if not programs:
         return sum(problem.memory[u] for u in run.units)
-    return len(program.weights) + len(program.params) + len(program.tables) + len(program.addends)
+    return max(len(p.weights) + len(p.params) + len(p.tables) + len(p.addends) for p in programs)
 
 
-def _budget(program: Program) -> dict[str, float]:
+def _budget(programs: tuple[Program, ...]) -> dict[str, float]:
     """Multipliers, and the share of each program memory that is used: counted."""
-    config = program.config
+    config = programs[0].config
+    weights = config.weight_word_bytes * config.weight_words
+    params = 8 * config.requantisers * config.param_words
     return {
         "multipliers": float(config.multipliers),
-        "weight_memory": len(program.weights) / (config.weight_word_bytes * config.weight_words),
-        "param_memory": len(program.params) / (8 * config.requantisers * config.param_words),
-        "instructions": len(program.instructions) / config.instructions,
+        "weight_memory": max(len(p.weights) for p in programs) / weights,
+        "param_memory": max(len(p.params) for p in programs) / params,
+        "instructions": max(len(p.instructions) for p in programs) / config.instructions,
     }
 
 
 def _overlaps(rig: Rig) -> bool:
-    return rig.planner.overlap and rig.planner.objective == "throughput"
+    return rig.planner.overlap and rig.planner.objective != "latency"
 
 
 def _stage_costs(
-    graph: Graph, rig: Rig, costs: Costs, stage: StageUnits, program: Program | None
+    graph: Graph,
+    rig: Rig,
+    costs: Costs,
+    stage: StageUnits,
+    run: Run,
+    programs: tuple[Program, ...],
 ) -> dict[str, Cost]:
+    """Where a stage's seconds come from; of parts, those of the slowest."""
     device = rig.device(stage.device)
-    if program is None:
+    if not programs:
         return {"compute": total([costs.cpu[stage.device][u] for u in stage.units])}
     assert device.clock_hz is not None
+    program = max(programs, key=program_cycles)
     config = program.config
     count = program_cycles(program)
     what = f"of a {config.lanes} x {config.simd} engine in {len(program.layers)} layers"
@@ -278,11 +307,15 @@ def _stage_costs(
     clock = f"clock {device.clock_status}"
     spread = {p.tensor: p.expand for p in program.inputs if p.expand is not None}
 
-    def moved(name: str, most: int) -> Cost:
+    def moved(name: str, most: int, shards: int = 1) -> Cost:
         trips = _frames(graph, rig, name, most)
         if most == LOAD_BYTES and name in spread:
             trips = expand_frames(spread[name])
-        return link_seconds(_nbytes(graph, name), link, trips)
+        whole = link_seconds(_nbytes(graph, name), link, trips)
+        if shards == 1:
+            return whole
+        detail = f"a part in {shards} of: {whole.detail}"
+        return Cost(whole.value / shards, "s", whole.source, detail)
 
     received = [
         *(moved(n, LOAD_BYTES) for n in stage.inputs),
@@ -300,7 +333,7 @@ def _stage_costs(
         "cycles": counted,
         "compute": seconds_at(counted, device.clock_hz, clock),
         "receive": total(received),
-        "send": total([moved(n, PAYLOAD_BYTES) for n in stage.outputs]),
+        "send": total([moved(n, PAYLOAD_BYTES, run.shards) for n in stage.outputs]),
     }
 
 

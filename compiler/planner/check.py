@@ -86,6 +86,9 @@ def check(problem: Problem, runs: Sequence[Run]) -> Evaluation:
         if not any(run.members == (name,) and u in run.units for run in runs):
             violations.append(f"{problem.units[u]} is pinned to {name} and is elsewhere")
     bottleneck = max([*loads.values(), *groups.values()], default=0.0)
+    pace = problem.pace_max
+    if pace is not None and bottleneck > pace * _ROUNDING:
+        violations.append(f"{bottleneck:g} s from item to item, at most {pace:g} are allowed")
     weight = weights(problem)
     objective = (
         weight.bottleneck * bottleneck

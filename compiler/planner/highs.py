@@ -38,11 +38,12 @@ def solve(
         ("log_to_console", False),
         ("time_limit", max(float(seconds), 0.01)),
         ("mip_rel_gap", gap),
-        ("threads", 2),
+        ("threads", 1),
         ("random_seed", 1),
     ):
         solver.setOptionValue(name, value)
-    boolean = _translate(solver, formulation.model)
+    scale = _scale(formulation.model)
+    boolean = _translate(solver, formulation.model, scale)
     known = formulation.hints(hint) if hint else {}
     if known:
         solver.setSolution(
@@ -55,14 +56,20 @@ def solve(
     info = solver.getInfo()
     closed = status == highspy.HighsModelStatus.kOptimal
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return Answer(None, max(0.0, info.mip_dual_bound), False)
+        return Answer(None, max(0.0, info.mip_dual_bound / scale), False)
     found = solver.getSolution().col_value
     values = {number: found[column] > 0.5 for number, column in boolean.items()}
-    return Answer(formulation.runs(values), info.mip_dual_bound, closed)
+    return Answer(formulation.runs(values), info.mip_dual_bound / scale, closed)
 
 
-def _translate(solver: Any, model: Model) -> dict[int, int]:
-    """Fill the solver; the column of every boolean."""
+def _scale(model: Model) -> float:
+    """What makes the largest load a thousand: the solver's tolerances are a part in 10^6 of one."""
+    largest = max(model.upper, default=0.0)
+    return 1000.0 / largest if 0.0 < largest < INFINITE else 1.0
+
+
+def _translate(solver: Any, model: Model, scale: float) -> dict[int, int]:
+    """Fill the solver, reals times ``scale``; the column of every boolean."""
     import highspy
 
     infinite = highspy.kHighsInf
@@ -74,7 +81,7 @@ def _translate(solver: Any, model: Model) -> dict[int, int]:
     reals = []
     for upper in model.upper:
         reals.append(solver.getNumCol())
-        solver.addVar(0.0, min(upper, infinite))
+        solver.addVar(0.0, min(upper * scale, infinite))
 
     def row(terms: Sequence[tuple[float, int]], low: float, high: float,
             more: Sequence[tuple[float, int]] = ()) -> None:  # fmt: skip
@@ -93,19 +100,28 @@ def _translate(solver: Any, model: Model) -> dict[int, int]:
         row([(1.0, x) for x in choice], 1.0, 1.0)
     for b, high, low in model.differences:
         row([(1.0, b), (-1.0, high), (1.0, low)], 0.0, 0.0)
-    for entry in model.rows:
+    for plain in model.rows:
+        entry = _scaled(plain, scale)
         row(_relaxed(entry), -infinite, _limit(entry), entry.reals)
     for c, k in model.objective:
         solver.changeColCost(reals[k], c)
     costs: dict[int, float] = {}
     offset = 0.0
     for c, x in model.objective_terms:
-        costs[abs(x)] = costs.get(abs(x), 0.0) + (c if x > 0 else -c)
-        offset += 0.0 if x > 0 else c
+        costs[abs(x)] = costs.get(abs(x), 0.0) + scale * (c if x > 0 else -c)
+        offset += 0.0 if x > 0 else scale * c
     for number, c in costs.items():
         solver.changeColCost(boolean[number], c)
     solver.changeObjectiveOffset(offset)
     return boolean
+
+
+def _scaled(row: Row, scale: float) -> Row:
+    """A row in scaled reals; one of booleans alone in numbers of a size that tolerances fit."""
+    if not row.reals:
+        scale = 1.0 / max([abs(row.limit), *(abs(c) for c, _ in row.terms)])
+    terms = tuple((c * scale, x) for c, x in row.terms)
+    return Row(terms, row.reals, row.limit * scale, row.when)
 
 
 def _room(row: Row) -> float:

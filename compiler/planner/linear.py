@@ -151,11 +151,13 @@ class _Search:
             yield self._minimax()
             return
         if self.problem.objective == "latency":
-            yield self._cheapest(INFINITE)[0]
+            yield self._cheapest(INFINITE)
             return
         # Under a limit on the runs' loads the cheapest plan; the best limit is where its own pace
         # and the limit meet.
-        runs, low = self._cheapest(INFINITE)
+        if self.problem.pace_max is not None:
+            yield self._cheapest(self.problem.pace_max)
+        runs = self._cheapest(INFINITE)
         yield runs
         goal = None
         if self.problem.place == "fpga" and runs:
@@ -166,7 +168,7 @@ class _Search:
             if not high < INFINITE or high - low <= 1e-7 * high:
                 return
             limit = (low + high) / 2
-            runs, _ = self._cheapest(limit)
+            runs = self._cheapest(limit)
             found = judged(self.problem, runs)
             yield runs
             if found.verdict is None or (goal is not None and found.macs < goal):
@@ -221,7 +223,7 @@ class _Search:
             origin[new] = i * len(self.options) + row.choice
             back[target, stops] = origin
 
-    def _cheapest(self, limit: float) -> tuple[tuple[Run, ...] | None, float]:
+    def _cheapest(self, limit: float) -> tuple[Run, ...] | None:
         """Least sum of the host's work and the runs' own costs, with loads up to ``limit``."""
         best = np.full((self.states, self.n + 1), INFINITE)
         best[0, 0] = 0.0
@@ -249,7 +251,7 @@ class _Search:
                 own = np.where(row.load <= limit, own, INFINITE)
                 own[~np.isfinite(row.load)] = INFINITE
                 self._take(best, back, target[alive], i, row, here[alive][:, None] + own[None, :])
-        return self._trace(best, back), float(best[:, self.n].min())
+        return self._trace(best, back)
 
     def _host(self) -> Floats | None:
         """What a unit on the host costs the objective."""

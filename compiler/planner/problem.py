@@ -124,7 +124,7 @@ class Problem:
     units', which is no larger: so it holds for sure). ``replicas`` are the numbers of copies that a
     run may have; ``splits[sort, unit, t]`` is the time of one of ``t`` shards of a unit, whose run
     holds nothing else. ``capacity[board]`` bounds the sum of ``needs`` of the machines used there.
-    ``batch`` counts the items of the objective of that name.
+    ``batch`` counts the items of the objective of that name. ``pace_max`` bounds every load.
     """
 
     units: tuple[str, ...]
@@ -144,6 +144,7 @@ class Problem:
     serial: frozenset[tuple[str, frozenset[int]]] = frozenset()
     banned: frozenset[tuple[str, frozenset[int]]] = frozenset()
     share_max: float | None = None
+    pace_max: float | None = None
     replicas: tuple[int, ...] = (1,)
     splits: dict[tuple[str, int, int], float] = field(default_factory=dict)
     capacity: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -22,7 +22,7 @@ def judge(
     problem: Problem,
     solution: Solution,
     verdict: Evaluation,
-    programs: dict[int, Program],
+    programs: dict[int, tuple[Program, ...]],
 ) -> list[RuleResult]:
     """Every rule with its value and limit; limits of ``[rules]`` in the rig tighten them."""
     more = _one_more_board(problem, solution)
@@ -35,7 +35,7 @@ def limits(
     problem: Problem,
     solution: Solution,
     verdict: Evaluation,
-    programs: dict[int, Program],
+    programs: dict[int, tuple[Program, ...]],
 ) -> list[RuleResult]:
     """The rules that can be broken, and figures of the plan that have no limit."""
     found = [_coverage(problem, verdict)]
@@ -58,7 +58,7 @@ def _coverage(problem: Problem, verdict: Evaluation) -> RuleResult:
 
 
 def _memory(
-    rig: Rig, problem: Problem, solution: Solution, programs: dict[int, Program]
+    rig: Rig, problem: Problem, solution: Solution, programs: dict[int, tuple[Program, ...]]
 ) -> list[RuleResult]:
     limit = rig.rules.get("memory_max", 1.0)
     found = []
@@ -72,9 +72,10 @@ def _memory(
         assert has is not None
         share = used / has
         found.append(_at_most("memory", share, limit, machine.name, hard=True))
-    for index, program in programs.items():
-        config = program.config
-        share = len(program.weights) / (config.weight_word_bytes * config.weight_words)
+    for index, parts in programs.items():
+        config = parts[0].config
+        held = max(len(p.weights) for p in parts)
+        share = held / (config.weight_word_bytes * config.weight_words)
         where = f"{solution.runs[index].machine} weights"
         found.append(_at_most("memory", share, limit, where, hard=True))
     return found
@@ -100,7 +101,9 @@ def over_budget(rig: Rig, device: RigDevice) -> str | None:
     )
 
 
-def _budget(rig: Rig, solution: Solution, programs: dict[int, Program]) -> list[RuleResult]:
+def _budget(
+    rig: Rig, solution: Solution, programs: dict[int, tuple[Program, ...]]
+) -> list[RuleResult]:
     limit = rig.rules.get("budget_max", 1.0)
     found = []
     for index in programs:

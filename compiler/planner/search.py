@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from trivet.compiler.cost_fpga import program_cycles
 from trivet.compiler.errors import CompileError
 from trivet.compiler.lower import lower
 from trivet.compiler.rig import Rig, RigDevice
+from trivet.compiler.split import split_refusal, split_unit
 from trivet.compiler.stages import moves_bytes
 from trivet.compiler.units import Graph
 from trivet.hdl.isa import Program
@@ -34,10 +36,10 @@ from .problem import Problem, Run
 from .rules import limits
 from .solve import Solution, solve
 
-__all__ = ["Found", "Lowered", "find"]
+__all__ = ["Found", "Lowered", "add_splits", "find"]
 
 MAX_ROUNDS = 60
-PROOF_SECONDS = 30.0  # then the plan is what was found by then, with the gap that is left
+PROOF_SECONDS = 60.0  # then the plan is what was found by then, with the gap that is left
 RULE_ATTEMPTS = 40  # plans that may break a rule before only runs that keep it for sure are tried
 INFINITE = float("inf")
 Progress = Callable[[str], None]
@@ -54,7 +56,7 @@ class Found:
     problem: Problem
     solution: Solution
     verdict: Evaluation
-    programs: dict[int, Program]  # by index of the run
+    programs: dict[int, tuple[Program, ...]]  # by index of the run, one for each shard
     broken: tuple[RuleResult, ...] = ()
     certain: bool = True
 
@@ -66,12 +68,33 @@ class Lowered:
         self._graph = graph
         self._rig = rig
         self._known: dict[tuple[str, frozenset[int]], Program | CompileError] = {}
+        self._parts: dict[tuple[str, int, int], tuple[Program, ...] | None] = {}
 
-    def program(self, run: Run) -> Program:
-        """Of a run that was lowered."""
-        found = self._known[self._key(self._rig.device(run.machine), run.units)]
+    def programs(self, run: Run) -> tuple[Program, ...]:
+        """Of a run that was lowered: one for each shard."""
+        device = self._rig.device(run.machine)
+        if run.shards > 1:
+            parts = self.split(device, run.units[0], run.shards)
+            assert parts is not None
+            return parts
+        found = self._known[self._key(device, run.units)]
         assert isinstance(found, Program)
-        return found
+        return (found,)
+
+    def split(self, device: RigDevice, unit: int, parts: int) -> tuple[Program, ...] | None:
+        """Programs of the parts of a unit; None when it cannot be split or a part does not fit."""
+        assert device.engine is not None
+        key = device.engine.sha256, unit, parts
+        if key not in self._parts:
+            name = self._graph.units[unit].name
+            self._parts[key] = None
+            if split_refusal(self._graph.units[unit], parts) is None:
+                pieces = split_unit(self._graph, name, parts)
+                with suppress(CompileError):
+                    self._parts[key] = tuple(
+                        lower(piece, [name], device.engine, overlap=True) for piece in pieces
+                    )
+        return self._parts[key]
 
     def _key(self, device: RigDevice, units: tuple[int, ...]) -> tuple[str, frozenset[int]]:
         """Boards with equal engines run equal programs."""
@@ -106,6 +129,7 @@ class Lowered:
         """The same programs under another rig's rules."""
         other = Lowered(self._graph, rig)
         other._known = self._known
+        other._parts = self._parts
         return other
 
 
@@ -146,6 +170,32 @@ def find(rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None
         empty = Solution((), INFINITE, INFINITE, "infeasible")
         return Found(found.problem, empty, found.verdict, {}, worst, certain=False)
     return _bounded(found, bound, worst)
+
+
+def add_splits(rig: Rig, problem: Problem, lowered: Lowered) -> Problem:
+    """The problem with the exact seconds of every layer's parts, where the rig allows parts."""
+    splits = {}
+    for machine in problem.machines if rig.planner.shards > 1 else ():
+        device = rig.device(machine.name)
+        if machine.kind != "fpga" or device.clock_hz is None:
+            continue
+        twins = sum(m.sort == machine.sort for m in problem.machines)
+        for t in range(2, min(rig.planner.shards, twins) + 1):
+            for u, seconds in enumerate(machine.seconds):
+                key = machine.sort, u, t
+                if seconds is None or key in splits:
+                    continue
+                parts = lowered.split(device, u, t)
+                if parts is None or not all(_keeps_memory(rig, p) for p in parts):
+                    continue
+                if machine.overlap and any(p.interval is None for p in parts):
+                    continue  # its load would not be the longer of engine and link
+                splits[key] = max(
+                    program_cycles(p) / device.clock_hz
+                    + _entry(problem, machine.name, p, device.clock_hz)
+                    for p in parts
+                )
+    return replace(problem, splits=splits)
 
 
 def _floor(problem: Problem) -> float:
@@ -191,7 +241,7 @@ def _held(rig: Rig, problem: Problem, lowered: Lowered, solution: Solution) -> F
     if not solution.runs:
         return Found(problem, solution, verdict, {})
     programs = {
-        k: lowered.program(run)
+        k: lowered.programs(run)
         for k, run in enumerate(solution.runs)
         if problem.machine(run.machine).kind == "fpga"
     }
@@ -205,7 +255,9 @@ def _open(problem: Problem, runs: tuple[Run, ...]) -> list[Run]:
     return [
         r
         for r in runs
-        if problem.machine(r.machine).kind == "fpga" and problem.key(r) not in problem.exact
+        if problem.machine(r.machine).kind == "fpga"
+        and r.shards == 1
+        and problem.key(r) not in problem.exact
     ]
 
 

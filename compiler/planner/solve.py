@@ -77,6 +77,8 @@ def _prove(
         if best.verdict is not None:
             cutoff = best.objective * (1 - gap)
             bound = _load_bound(problem, cutoff)
+        if problem.pace_max is not None:
+            bound = min(bound, problem.pace_max)
         formulation = Formulation(problem, bound, macs=macs)
         left = until - time.monotonic()
         if problem.objective == "throughput":

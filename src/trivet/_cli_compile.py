@@ -126,6 +126,7 @@ def plan_command(
             "--pin": devices.pins,
             "--calibrate": calibrate,
             "--shape": shapes,
+            "--replicas": replicas,
         }
         for option, value in given.items():
             if value:
@@ -136,7 +137,8 @@ def plan_command(
         with Bundle.open(source) as bundle:
             _print_plan(read_plan(source, bundle.read("plan.json")), as_json)
         return
-    options = Options(devices.resolve(), shapes, calibrate, None, "plan")
+    rig = devices.resolve().with_options(replicas=replicas)
+    options = Options(rig, shapes, calibrate, None, "plan")
     done = _compile(source, None, options, verify=False, as_json=as_json)
     assert done.work.plan is not None
     if as_json:

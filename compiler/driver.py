@@ -37,9 +37,10 @@ from .load import Loaded, load
 from .map import map_units
 from .normalise import normalise
 from .planner.build import Costs, make_plan
-from .planner.plan import Plan
+from .planner.plan import Plan, RuleResult, read_plan
 from .planner.show import render
 from .quantise import quantise
+from .rejoin import rejoin
 from .rig import Rig, default_rig
 from .split import split_unit
 from .stages import StageUnits, part_nhwc
@@ -83,7 +84,8 @@ class Options:
     """What the user chose. ``vectors`` and ``calibrate`` map input names to arrays of items.
 
     ``bitstream`` builds the boards of the plan's FPGA stages (minutes, then cached); False leaves
-    them out, None too, with a note that says how to get them.
+    them out, None too, with a note that says how to get them. ``plan`` is a plan.json to keep to;
+    ``strict``: it must be as good as the best.
     """
 
     rig: Rig | None = None
@@ -92,6 +94,8 @@ class Options:
     vectors: Path | None = None
     stop_after: str | None = None
     bitstream: bool | None = None
+    plan: Path | None = None
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,10 +221,13 @@ def _cost(work: Work) -> Work:
 
 
 def _plan(work: Work) -> Work:
+    options = work.options
     planned = make_plan(
         _need(work.graph),
         work.rig,
         _need(work.costs),
+        edited=None if options.plan is None else read_plan(options.plan),
+        strict=options.strict,
         progress=lambda what: work.tell("plan", what),
     )
     if not planned.plan.feasible:
@@ -251,7 +258,27 @@ def _lower(work: Work) -> Work:
             models.append(_tapped(graph, stage.units, stage.nhwc))
         else:
             models.append(StageModels(whole))
-    return replace(work, models=tuple(models))
+    rules = _rejoined(stage_model(graph, [u.name for u in graph.units]), models)
+    plan = _need(work.plan)
+    plan = msgspec.structs.replace(plan, rules=[*plan.rules, *rules])
+    return replace(work, models=tuple(models), plan=plan)
+
+
+def _rejoined(whole: onnx.ModelProto, models: Sequence[StageModels]) -> list[RuleResult]:
+    """The rules that the stages put together are the model; CompileError when they are not."""
+    found = rejoin(whole, [onnx.load_model_from_string(m.onnx) for m in models])
+    where = f"{found.nodes} nodes in {len(models)} stages"
+    rules = [
+        RuleResult("structure", True, found.structure == 0, float(found.structure), 0.0, where),
+        RuleResult("parameters", True, found.parameters == 0, float(found.parameters), 0.0, where),
+    ]
+    for rule in rules:
+        if not rule.ok:
+            raise CompileError(
+                f"rule {rule.name!r}: {rule.value:g} nodes of the stages put together differ from "
+                "the model; report the model, it is a defect of the compiler"
+            )
+    return rules
 
 
 def _pieces(work: Work, stage: StageUnits) -> tuple[Graph, ...]:

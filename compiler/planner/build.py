@@ -26,10 +26,11 @@ from trivet.hdl.overlap import EARLY_MAX
 from trivet.hdl.transfer import LOAD_BYTES, PAYLOAD_BYTES, expand_cycles, expand_frames, frames
 
 from .conflict import smallest_conflict
+from .edit import runs_of
 from .plan import AutoPlan, CostEntry, Plan, RuleResult, StagePlan
 from .problem import Channel, Machine, Problem, Run, Value
 from .rules import judge, over_budget
-from .search import Found, Lowered, add_splits, find
+from .search import Found, Lowered, add_splits, find, given
 from .solve import Solution
 from .write import infeasible, plan_of, stage_of
 
@@ -188,9 +189,19 @@ def _machine(device: RigDevice, graph: Graph, rig: Rig, costs: Costs) -> Machine
 
 
 def make_plan(
-    graph: Graph, rig: Rig, costs: Costs, *, progress: Callable[[str], None] | None = None
+    graph: Graph,
+    rig: Rig,
+    costs: Costs,
+    *,
+    edited: Plan | None = None,
+    strict: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Planned:
-    """Plan the graph over the rig; an infeasible plan has no stages and says what conflicts."""
+    """Plan the graph over the rig; an infeasible plan has no stages and says what conflicts.
+
+    ``edited`` is taken instead of the best plan, if it keeps every condition and rule, and what it
+    loses against the best is in ``auto``; with ``strict`` it may lose nothing. CompileError else.
+    """
     started = time.perf_counter()
     lowered = Lowered(graph, rig)
     start = add_splits(rig, make_problem(graph, rig, costs), lowered)
@@ -202,7 +213,18 @@ def make_plan(
         seconds = time.perf_counter() - started
         return Planned(_replace(plan, rules=list(found.broken), seconds=seconds), (), {})
     auto: Solution | None = None
-    if rig.planner.place != "auto" or rig.pins:
+    if edited is not None:
+        auto = solution
+        runs = runs_of(edited, graph, rig, problem)
+        found = given(rig, start, runs, lowered, solution.lower_bound)
+        problem, solution, verdict = found.problem, found.solution, found.verdict
+        loss = solution.objective / auto.objective - 1.0 if auto.objective > 0 else 0.0
+        if strict and loss > 1e-6:
+            raise CompileError(
+                f"plan: it takes {1 + loss:.4g} times as long as the best one, and --strict allows "
+                "no loss; drop --strict or edit it"
+            )
+    elif rig.planner.place != "auto" or rig.pins:
         free = replace(problem, place="auto", pins={}, banned=frozenset(), share_max=None)
         auto = find(rig, free, lowered, progress).solution
     stages = cut(graph, rig, solution.runs)

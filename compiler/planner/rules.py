@@ -16,6 +16,8 @@ from .solve import Solution
 
 __all__ = ["judge", "limits", "over_budget"]
 
+BOARDS = (63,)  # with the one there is: 64
+
 
 def judge(
     rig: Rig,
@@ -25,9 +27,8 @@ def judge(
     programs: dict[int, tuple[Program, ...]],
 ) -> list[RuleResult]:
     """Every rule with its value and limit; limits of ``[rules]`` in the rig tighten them."""
-    more = _one_more_board(problem, solution)
     found = limits(rig, problem, solution, verdict, programs)
-    return [*found, *([more] if more is not None else [])]
+    return [*found, *_scaling(problem, solution)]
 
 
 def limits(
@@ -38,7 +39,7 @@ def limits(
     programs: dict[int, tuple[Program, ...]],
 ) -> list[RuleResult]:
     """The rules that can be broken, and figures of the plan that have no limit."""
-    found = [_coverage(problem, verdict)]
+    found = [*_partition(problem, solution), _order(problem, solution), _coverage(problem, verdict)]
     found += _memory(rig, problem, solution, programs)
     found += _budget(rig, solution, programs)
     found += _communication(rig, solution, verdict)
@@ -49,6 +50,30 @@ def limits(
 def _at_most(name: str, value: float, limit: float | None, where: str, *, hard: bool) -> RuleResult:
     ok = limit is None or value <= limit * (1 + 1e-12)
     return RuleResult(name, hard, ok, value, limit, where)
+
+
+def _partition(problem: Problem, solution: Solution) -> list[RuleResult]:
+    """How data is partitioned: each item goes to one replica, and to every shard of it."""
+    found = []
+    for k, run in enumerate(solution.runs):
+        if len(run.members) == 1:
+            continue
+        kinds = {problem.machine(m).sort for m in run.members}
+        where = f"stage {k}: items over {run.replicas} replicas, channels over {run.shards} shards"
+        found.append(_at_most("data partition", float(len(kinds) - 1), 0.0, where, hard=True))
+    return found
+
+
+def _order(problem: Problem, solution: Solution) -> RuleResult:
+    """Order and synchronisation: tensors that a stage reads before they are made."""
+    stage = {u: k for k, run in enumerate(solution.runs) for u in run.units}
+    late = [
+        v.name
+        for v in problem.values
+        if v.producer is not None and any(stage[c] < stage[v.producer] for c in v.consumers)
+    ]
+    where = f"tensors read too early, of {len(problem.values)}"
+    return _at_most("order", float(len(late)), 0.0, where, hard=True)
 
 
 def _coverage(problem: Problem, verdict: Evaluation) -> RuleResult:
@@ -144,12 +169,23 @@ def _balance(rig: Rig, verdict: Evaluation) -> RuleResult:
     )
 
 
-def _one_more_board(problem: Problem, solution: Solution) -> RuleResult | None:
-    """The plan's objective with one more of the first FPGA, over today's: how the plan scales."""
+def _scaling(problem: Problem, solution: Solution) -> list[RuleResult]:
+    """How the plan scales: the objective with more boards like the first, over today's.
+
+    By the linear search: what it finds is possible, the optimum may be better still.
+    """
     boards = [m for m in problem.machines if m.kind == "fpga"]
     if not boards or solution.objective <= 0:
-        return None
-    twin = replace(boards[0], name=f"one more {boards[0].name}", model=boards[0].sort)
-    larger = replace(problem, machines=(*problem.machines, twin))
-    value = linear.solve(larger).objective / solution.objective
-    return RuleResult("one more board", False, True, value, None, f"objective, {twin.name}")
+        return []
+    first = boards[0]
+    found = []
+    for count in (1, *BOARDS):
+        more = tuple(
+            replace(first, name=f"{first.name} again {k}", model=first.sort) for k in range(count)
+        )
+        larger = replace(problem, machines=(*problem.machines, *more))
+        best = min(linear.solve(larger).objective, solution.objective)
+        name = "one more board" if count == 1 else f"{count} more boards"
+        value = best / solution.objective
+        found.append(RuleResult(name, False, True, value, None, f"objective, like {first.name}"))
+    return found

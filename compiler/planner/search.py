@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from trivet.compiler.cost_fpga import program_cycles
 from trivet.compiler.errors import CompileError
@@ -34,9 +35,9 @@ from .linear import better, judged
 from .plan import RuleResult
 from .problem import Problem, Run
 from .rules import limits
-from .solve import Solution, solve
+from .solve import TOLERANCE, Solution, solve
 
-__all__ = ["Found", "Lowered", "add_splits", "find"]
+__all__ = ["Found", "Lowered", "add_splits", "find", "given"]
 
 MAX_ROUNDS = 60
 PROOF_SECONDS = 60.0  # then the plan is what was found by then, with the gap that is left
@@ -80,6 +81,11 @@ class Lowered:
         found = self._known[self._key(device, run.units)]
         assert isinstance(found, Program)
         return (found,)
+
+    def reason(self, device: RigDevice, units: tuple[int, ...]) -> str:
+        """Why :meth:`lower` has no program for the run."""
+        found = self._known[self._key(device, units)]
+        return str(found) if isinstance(found, CompileError) else "it breaks the rule 'memory'"
 
     def split(self, device: RigDevice, unit: int, parts: int) -> tuple[Program, ...] | None:
         """Programs of the parts of a unit; None when it cannot be split or a part does not fit."""
@@ -222,6 +228,37 @@ def _without(problem: Problem, names: list[str]) -> Problem:
         replace(m, seconds=nothing) if m.name in names else m for m in problem.machines
     )
     return replace(problem, machines=machines)
+
+
+def given(
+    rig: Rig, problem: Problem, runs: tuple[Run, ...], lowered: Lowered, bound: float
+) -> Found:
+    """A plan that somebody wrote, its runs lowered and held against the rules.
+
+    ``bound`` is that of all plans. CompileError names what the plan breaks.
+    """
+    for run in _open(problem, runs):
+        device = rig.device(run.machine)
+        if lowered.lower(device, run.units) is None:
+            raise CompileError(
+                f"plan: the stage of {problem.units[run.units[0]]!r} cannot run on {run.machine}: "
+                f"{lowered.reason(device, run.units)}; move layers of it elsewhere"
+            )
+        problem = _lower_run(rig, problem, run, lowered)
+    verdict = check(problem, runs)
+    if verdict.violations:
+        raise CompileError(f"plan: {'; '.join(verdict.violations)}; change the stages named")
+    low = min(bound, verdict.objective)
+    reached = verdict.objective - low <= 2 * TOLERANCE * verdict.objective
+    status: Literal["optimal", "feasible"] = "optimal" if reached else "feasible"
+    found = _held(rig, problem, lowered, Solution(runs, verdict.objective, low, status))
+    if found.broken:
+        rule = found.broken[0]
+        raise CompileError(
+            f"plan: it breaks the rule {rule.name!r} at {rule.where}: {rule.value:.4g}, the limit "
+            f"is {rule.limit:g}; change the stages or the rule"
+        )
+    return found
 
 
 def _judged(rig: Rig, problem: Problem, lowered: Lowered, progress: Progress | None) -> Found:

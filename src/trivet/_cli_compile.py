@@ -57,6 +57,8 @@ def compile_command(
     vectors: Path | None,
     bitstream: bool | None,
     stop_after: str | None,
+    plan: Path | None,
+    strict: bool,
     as_json: bool,
 ) -> None:
     from trivet.compiler.driver import Options
@@ -65,7 +67,11 @@ def compile_command(
         raise Fault("no output given; name one with -o OUT.trivet, or use --stop-after STEP")
     if out is not None:
         check_target(out)
-    options = Options(devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream)
+    if strict and plan is None:
+        raise Fault("--strict is about a plan of your own; give it with --plan FILE.json")
+    options = Options(
+        devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream, plan, strict
+    )
     done = _compile(model, out, options, verify=True, as_json=as_json)
     for warning in done.work.warnings:
         print(f"trivet: {warning}", file=sys.stderr)

@@ -141,6 +141,17 @@ def compile_(
             metavar="STEP",
         ),
     ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan",
+            help="Keep to this plan (of `trivet plan --json`, edited); it is checked again.",
+            metavar="PLAN.json",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="With --plan: it must be as good as the best.")
+    ] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -158,6 +169,8 @@ def compile_(
         # Whoever names a board wants its bitstream; the default rig is a simulated board.
         bitstream=False if no_bitstream else (True if board is not None else None),
         stop_after=stop_after,
+        plan=plan,
+        strict=strict,
         as_json=json,
     )
 

@@ -4,15 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import golden_graph
+import msgspec
 import numpy as np
 import pytest
 from qdq import Builder
 
 import trivet
 from trivet.compiler.driver import Compiled, Options, compile_model
+from trivet.compiler.errors import CompileError
 from trivet.compiler.load import load
 from trivet.compiler.map import map_units
 from trivet.compiler.normalise import normalise
+from trivet.compiler.planner.plan import Plan
 from trivet.compiler.rig import read_rig
 from trivet.sim.verify import verify_program
 
@@ -134,3 +137,69 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
         compiled(tmp_path, 2, 2, 'place = "fpga"\nreplicas = 2\nshards = 2')
         found.append((tmp_path / "m.trivet").read_bytes())
     assert found[0] == found[1]
+
+
+def edited(plan: Plan, device: str) -> Plan:
+    """The plan with the last unit cut out of the last stage and given to a device."""
+    last = plan.stages[-1]
+    kept = msgspec.structs.replace(last, units=last.units[:-1])
+    new = msgspec.structs.replace(
+        last, index=last.index + 1, device=device, members=[device], units=last.units[-1:]
+    )
+    return msgspec.structs.replace(plan, stages=[*plan.stages[:-1], kept, new])
+
+
+def test_an_edited_plan_is_checked_kept_and_its_loss_told(tmp_path: Path) -> None:
+    planner = 'place = "auto"'
+    # A board that is slower than the host: the best plan leaves it empty.
+    slow = BOARD.replace("1e-7", "1e-2")
+    rig = tmp_path / "rig.toml"
+    rig.write_text(f"{RIG}{slow.replace('NAME', 'fpga0')}\n[planner]\n{planner}\n")
+    path = model(tmp_path / "m.onnx", 3)
+    out = tmp_path / "m.trivet"
+    best = compile_model(path, None, Options(read_rig(rig), stop_after="plan")).work.plan
+    assert best is not None
+    assert {s.device for s in best.stages} == {"cpu0"}
+    file = tmp_path / "plan.json"
+    file.write_bytes(edited(best, "fpga0").to_json())
+    done = compile_model(path, out, Options(read_rig(rig), plan=file), verifier=verify_program)
+    plan = done.work.plan
+    assert plan is not None
+    assert [s.device for s in plan.stages] == ["cpu0", "fpga0"]
+    assert plan.auto is not None
+    assert plan.auto.loss > 0
+    assert plan.lower_bound is not None
+    assert plan.bottleneck is not None
+    assert plan.lower_bound <= plan.auto.bottleneck < plan.bottleneck
+    assert {r.name for r in plan.rules if r.hard} >= {"order", "composition", "structure",
+                                                      "parameters"}  # fmt: skip
+    same_bytes(tmp_path)
+    with pytest.raises(CompileError, match=r"times as long as the best one, and --strict"):
+        compile_model(path, out, Options(read_rig(rig), plan=file, strict=True))
+    file.write_bytes(best.to_json())
+    compile_model(path, out, Options(read_rig(rig), plan=file, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ('"conv1"', '"conv9"', "stage 0 holds node 'conv9', which the model does not have"),
+        ('"conv1",', "", "no stage holds 'conv1'"),
+        ('"device": "cpu0"', '"device": "fpga7"', "device 'fpga7' is not there"),
+        ('"replicas": 1', '"replicas": 2', "with 2 replicas of 1 shards names the members cpu0"),
+        ('"model_sha256": "', '"model_sha256": "0', "it was made for the model 0"),
+    ],
+)
+def test_a_wrong_edit_is_one_line(tmp_path: Path, old: str, new: str, text: str) -> None:
+    rig = tmp_path / "rig.toml"
+    rig.write_text(RIG)
+    path = model(tmp_path / "m.onnx", 3)
+    best = compile_model(path, None, Options(read_rig(rig), stop_after="plan")).work.plan
+    assert best is not None
+    one = msgspec.structs.replace(best.stages[0], nodes=[], costs={})
+    body = msgspec.structs.replace(best, stages=[one]).to_json().decode()
+    assert old in body
+    file = tmp_path / "plan.json"
+    file.write_text(body.replace(old, new, 1))
+    with pytest.raises(CompileError, match=text):
+        compile_model(path, None, Options(read_rig(rig), stop_after="plan", plan=file))

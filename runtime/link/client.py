@@ -1,15 +1,13 @@
-"""Speaks frames with a board: requests are repeated when the line damaged them.
+"""Speaks with a board: takes it, loads programs, moves tensors, starts runs.
 
-One request at a time, but for runs: a run may be started and its end waited for later, with other
-requests in between, and a second one queued behind it.
+A run may be started and its end waited for later, with other requests in between, and a second one
+queued behind it.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +16,7 @@ import numpy.typing as npt
 from trivet.runtime.device import DeviceError
 from trivet.runtime.program_file import ProgramFile, ProgramFileError
 
+from .exchange import Exchange, Refused, Run, Transport
 from .expand import ExpandLike, expand_requests
 from .frame import (
     COUNTERS_MAX,
@@ -26,8 +25,6 @@ from .frame import (
     Counters,
     Done,
     Frame,
-    FrameError,
-    FrameReader,
     Hello,
     Nak,
     Space,
@@ -35,32 +32,10 @@ from .frame import (
     counters_request,
     load_request,
     peek_request,
-    run_request,
 )
 from .items import Items
 
 __all__ = ["BoardClient", "PortLike", "Run", "Transport"]
-
-_REFUSALS = {
-    Nak.TYPE: "does not know this request; its bitstream is of another release, build it again",
-    Nak.LENGTH: "found a request of a wrong length; its bitstream is of another release",
-    Nak.BUSY: "is still running; wait for the run's end or reset it",
-    Nak.RANGE: "has no such address; compile the model for this board's engine configuration",
-}
-
-
-def _is_busy(frame: Frame) -> bool:
-    return frame.type == Type.NAK and frame.payload == bytes([Nak.BUSY])
-
-
-class Transport(Protocol):
-    """Bytes to and from a board. Both raise DeviceError once the board is gone."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def read(self, timeout: float) -> bytes:
-        """Bytes as they come; empty when none came within ``timeout`` seconds."""
-
 
 class PortLike(Protocol):
     """A tensor in activation memory (:class:`~trivet.runtime.program_file.PortInfo`)."""
@@ -81,28 +56,13 @@ class PortLike(Protocol):
     def row_words(self) -> int: ...
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run that was asked for: what its answer must look like."""
-
-    ticket: int
-    seq: int
-    request: bytes  # frame
-
-
 class BoardClient:
     """A board behind a byte stream. Every failure is a DeviceError that names the board.
 
     Parameters
     ----------
-    transport : Transport
-        The line to the board.
-    name : str
-        Name of the device in the rig, for messages.
-    timeout, run_timeout : float
-        Seconds to wait for an answer, and for a run's end.
-    retries : int
-        How often a request is repeated after a damaged or missing answer.
+    transport, name, timeout, run_timeout, retries, clock
+        See :class:`~trivet.runtime.link.exchange.Exchange`.
     """
 
     def __init__(
@@ -113,17 +73,18 @@ class BoardClient:
         timeout: float = 2.0,
         run_timeout: float = 60.0,
         retries: int = 3,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self._transport = transport
-        self._timeout = timeout
-        self._run_timeout = run_timeout
-        self._retries = retries
-        self._reader = FrameReader()
-        self._frames: deque[Frame | FrameError] = deque()  # that came and were not looked at
-        self._seq = 0
-        self._runs: dict[int, Frame | None] = {}  # by number: its answer, if it came already
+        self._exchange = Exchange(
+            transport, name, timeout=timeout, run_timeout=run_timeout, retries=retries, clock=clock
+        )
         self._program: ProgramFile | None = None
+
+    @property
+    def repeats(self) -> int:
+        """Requests that were sent again: counted."""
+        return self._exchange.repeats
 
     @property
     def program(self) -> ProgramFile:
@@ -133,12 +94,38 @@ class BoardClient:
         return self._program
 
     def hello(self) -> Hello:
-        """Who answers."""
-        return Hello.from_payload(self._request(Type.HELLO, b"", Type.HELLO))
+        """Who answers; also keeps the lease."""
+        hello = Hello.from_payload(self._request(Type.HELLO, b"", Type.HELLO))
+        self._exchange.window = max(1, hello.window)
+        return hello
 
-    def reset(self) -> None:
-        """Stop whatever runs; counters zero, memories kept."""
-        self._request(Type.RESET, b"", Type.ACK)
+    def reset(self) -> Hello:
+        """Take the board, or take it anew: stop whatever runs; counters zero, memories kept.
+
+        From then on the board does nothing for who had it before, and a second owner is refused
+        until this one was silent for the time of a lease. DeviceError when this is the second.
+        """
+        exchange = self._exchange
+        first = exchange.number
+        refusal: Refused | None = None
+        try:
+            self._request(Type.RESET, b"", Type.ACK)
+        except Refused as e:
+            if e.code != Nak.OWNER:
+                raise
+            refusal = e  # or the board did it, its answer was lost, and this is a copy's
+        hello = self.hello()
+        if not exchange.holds(hello.epoch, first) and (refusal or hello.epoch >> 8):
+            raise DeviceError(
+                f"{self.name}: board {hello.board!r} is in use by another session (lease "
+                f"{hello.epoch & 0xFF}); close that one, or wait a few seconds after its end"
+            ) from refusal
+        exchange.epoch = hello.epoch
+        return hello
+
+    def stop(self) -> None:
+        """Whoever waits for an answer gets a DeviceError soon; from any thread."""
+        self._exchange.stopped = True
 
     def load_program(self, trvp: bytes) -> ProgramFile:
         """Load a program's memories; DeviceError when the board has another configuration."""
@@ -153,21 +140,7 @@ class BoardClient:
                 f"the program needs {program.config_sha256[:12]}; "
                 "load the bundle's bitstream or compile for this engine"
             )
-        for space, data in program.memories.items():
-            step = LOAD_BYTES // program.word_bytes[space] * program.word_bytes[space]
-            for start in range(0, len(data), step):
-                offset = start // program.word_bytes[space]
-                self._load(space, offset, data[start : start + step])
-        word = program.word_bytes[Space.ACT]
-        for port in (port for form in program.forms for port in form.inputs):
-            if port.expand is not None:
-                # The padding among it stays: nothing else is ever written there.
-                h, w, c = port.expand.stored
-                left, offset = h * w * -(-c // word), port.offset
-                while left:
-                    words = min(left, LOAD_BYTES // word)
-                    self._load(Space.ACT, offset, bytes([port.expand.zp & 0xFF]) * words * word)
-                    left, offset = left - words, offset + words
+        self._load(_memory_loads(program))
         self._program = program
         return program
 
@@ -182,11 +155,12 @@ class BoardClient:
         data = np.ascontiguousarray(array).tobytes()
         if port.expand is not None:
             word = self.program.word_bytes[Space.ACT]
-            for payload in expand_requests(port.expand, port.offset, word, data):
-                self._request(Type.LOAD, payload, Type.ACK)
+            self._load(expand_requests(port.expand, port.offset, word, data))
             return
-        for offset, start, stop, run in self._pieces(port, LOAD_BYTES):
-            self._load(Space.ACT, offset, data[start:stop], run)
+        self._load(
+            load_request(Space.ACT, offset, data[start:stop], run)
+            for offset, start, stop, run in self._pieces(port, LOAD_BYTES)
+        )
 
     def read_tensor(self, port: PortLike) -> npt.NDArray[Any]:
         """Read a tensor: array of shape (h, w, c) and the port's dtype."""
@@ -195,42 +169,35 @@ class BoardClient:
                 f"{self.name}: input {port.tensor!r} lies spread over the windows of its "
                 "convolution and cannot be read back; read a layer's output"
             )
-        data = b""
-        for offset, start, stop, run in self._pieces(port, PAYLOAD_BYTES):
-            request = peek_request(Space.ACT, offset, stop - start, run)
-            piece = self._request(Type.PEEK, request, Type.DATA)
+        pieces = list(self._pieces(port, PAYLOAD_BYTES))
+        requests = [
+            peek_request(Space.ACT, offset, stop - start, run) for offset, start, stop, run in pieces
+        ]
+        found = self._exchange.request_all(Type.PEEK, requests, Type.DATA)
+        for (_, start, stop, _), piece in zip(pieces, found, strict=True):
             if len(piece) != stop - start:
                 raise DeviceError(
                     f"{self.name}: {len(piece)} bytes of tensor {port.tensor!r} came back, "
                     f"{stop - start} were asked for; reset the board"
                 )
-            data += piece
+        data = b"".join(found)
         return np.frombuffer(data, port.dtype).reshape(port.hwc).copy()
 
     def run(self, ticket: int, first: int = 0, count: int = 0) -> int:
         """Run ``count`` instructions from ``first`` (0: up to END); cycles until the last byte."""
         return self.finish_run(self.start_run(ticket, first, count))
 
-    def _cycles(self, ticket: int, answer: Frame) -> int:
-        """What the answer to a run says."""
-        if answer.type != Type.DONE:
-            self._refused(Type.RUN, answer)
-        done = Done.from_payload(answer.payload)
-        if done.ticket != ticket:
-            raise DeviceError(
-                f"{self.name}: run {ticket} was answered as {done.ticket}; reset the board"
-            )
-        if done.status != 0:
-            raise DeviceError(f"{self.name}: run {ticket} was stopped by a reset; run it again")
-        return done.cycles
-
     def start_run(self, ticket: int, first: int = 0, count: int = 0) -> Run:
         """Ask for a run and return at once; a board takes two, the second follows the first."""
-        self._seq = (self._seq + 1) & 0xFFFF
-        frame = Frame(Type.RUN, run_request(ticket, first, count), self._seq).encode()
-        self._runs[self._seq] = None
-        self._transport.write(b"\0" + frame if self._seq == 1 else frame)
-        return Run(ticket, self._seq, frame)
+        return self._exchange.start_run(ticket, first, count)
+
+    def wait_run(self, run: Run, seconds: float) -> bool:
+        """Whether a run's answer is here, good or bad; waits so long for it."""
+        return self._exchange.wait_run(run, seconds)
+
+    def confirm_run(self, run: Run) -> None:
+        """Make sure that the board has the run just asked for, by asking again: it says busy."""
+        self._exchange.confirm_run(run)
 
     def finish_run(self, run: Run) -> int:
         """Wait for a run's end; its cycles, as :meth:`run` tells them.
@@ -239,52 +206,17 @@ class BoardClient:
         answer that was lost is repeated; so the board may get two runs in the wrong order, unless
         the first was confirmed.
         """
-        try:
-            trouble = ""
-            for attempt in range(self._retries + 1):
-                if attempt:
-                    self._transport.write(b"\0" + run.request)
-                answer: Frame | str | None = self._runs[run.seq]
-                if answer is None:
-                    answer = self._answer(self._run_timeout, run.seq, patient=attempt > 0)
-                if isinstance(answer, Frame):
-                    return self._cycles(run.ticket, answer)
-                trouble = answer
-            raise self._lost(Type.RUN, trouble)
-        finally:
-            del self._runs[run.seq]
-
-    def wait_run(self, run: Run, seconds: float) -> bool:
-        """Whether a run's answer is here, good or bad; waits so long for it."""
-        deadline = time.monotonic() + seconds
-        while self._runs[run.seq] is None:
-            left = deadline - time.monotonic()
-            if not self._frames:
-                if left <= 0:
-                    return False
-                self._frames.extend(self._reader.feed(self._transport.read(left)))
-            if self._frames:
-                found = self._frames.popleft()
-                if isinstance(found, FrameError):
-                    return True  # finish_run asks again
-                if found.seq in self._runs and not _is_busy(found):
-                    self._runs[found.seq] = found
-        return True
-
-    def confirm_run(self, run: Run) -> None:
-        """Make sure that the board has the run just asked for, by asking again: it says busy."""
-        trouble = ""
-        for _ in range(self._retries + 1):
-            if self._runs[run.seq] is not None:
-                return
-            self._transport.write(b"\0" + run.request)
-            answer = self._answer(self._timeout, run.seq)
-            if isinstance(answer, Frame):
-                if not _is_busy(answer):
-                    self._runs[run.seq] = answer
-                return
-            trouble = answer
-        raise self._lost(Type.RUN, trouble)
+        answer = self._exchange.finish_run(run)
+        if answer.type != Type.DONE:
+            raise self._exchange.refused(Type.RUN, answer)
+        done = Done.from_payload(answer.payload)
+        if done.ticket != run.ticket:
+            raise DeviceError(
+                f"{self.name}: run {run.ticket} was answered as {done.ticket}; reset the board"
+            )
+        if done.status != 0:
+            raise DeviceError(f"{self.name}: run {run.ticket} was stopped by a reset; run it again")
+        return done.cycles
 
     def stream(
         self, items: Iterable[dict[str, npt.NDArray[Any]]]
@@ -343,73 +275,29 @@ class BoardClient:
                     stop = min(start + step, c)
                     yield offset, pixel * c + start, pixel * c + stop, 0
 
-    def _load(self, space: Space, offset: int, data: bytes, run: int = 0) -> None:
-        self._request(Type.LOAD, load_request(space, offset, data, run), Type.ACK)
+    def _load(self, pieces: Iterable[bytes]) -> None:
+        """Have the board take LOAD payloads, up to its window of them at a time."""
+        self._exchange.request_all(Type.LOAD, list(pieces), Type.ACK)
 
     def _request(self, kind: Type, payload: bytes, expected: Type) -> bytes:
-        """Send a request and return its answer's payload; repeats what the line damaged."""
-        self._seq = (self._seq + 1) & 0xFFFF
-        frame = Frame(kind, payload, self._seq).encode()
-        trouble = ""
-        for attempt in range(self._retries + 1):
-            # An extra 0x00 ends whatever noise the board may have taken for a frame's beginning.
-            self._transport.write(b"\0" + frame if attempt or self._seq == 1 else frame)
-            answer = self._answer(self._timeout, self._seq)
-            if isinstance(answer, str):
-                trouble = answer
-                continue
-            if answer.type == expected:
-                return answer.payload
-            self._refused(kind, answer)
-        raise self._lost(kind, trouble)
+        return self._exchange.request(kind, payload, expected)
 
-    def _lost(self, kind: Type, trouble: str) -> DeviceError:
-        return DeviceError(
-            f"{self.name}: {kind.name} failed {self._retries + 1} times ({trouble}); "
-            "check the cable and the board's power, or use --device to choose another one"
-        )
 
-    def _answer(self, timeout: float, seq: int, *, patient: bool = False) -> Frame | str:
-        """The answer to request ``seq``, or what went wrong on the line.
-
-        Answers to runs that nobody waits for yet are kept; ``patient``: busy is no answer.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            while self._frames:
-                found = self._frames.popleft()
-                if isinstance(found, FrameError):
-                    return f"damaged answer: {found}"
-                if found.type == Type.NAK and found.payload == bytes([Nak.CRC]):
-                    return "the board got a damaged request"
-                is_busy = _is_busy(found)
-                if found.seq != seq:
-                    # A run's end, or a late answer to a request that was repeated.
-                    if found.seq in self._runs and not is_busy:
-                        self._runs[found.seq] = found
-                elif not (patient and is_busy):
-                    return found
-                # Otherwise the first copy of this request runs; its answer will come.
-            if (left := deadline - time.monotonic()) <= 0:
-                break
-            self._frames.extend(self._reader.feed(self._transport.read(left)))
-        return f"no answer within {timeout:g} s"
-
-    def _refused(self, kind: Type, answer: Frame) -> None:
-        """Raise what a refusal means."""
-        if answer.type == Type.NAK and len(answer.payload) == 1:
-            code = answer.payload[0]
-            known = code in tuple(Nak)
-            reason = _REFUSALS.get(Nak(code)) if known else None
-            text = reason or f"refused for the unknown reason {code}; its bitstream is newer"
-            raise DeviceError(f"{self.name}: the board refused {kind.name}: it {text}")
-        if answer.type == Type.ERROR and len(answer.payload) == 3:
-            layer = int.from_bytes(answer.payload[1:], "little")
-            raise DeviceError(
-                f"{self.name}: the engine stopped at instruction {layer} with error "
-                f"{answer.payload[0]}; the program is invalid for it, compile the model again"
-            )
-        raise DeviceError(
-            f"{self.name}: {kind.name} was answered by frame type {answer.type} with "
-            f"{len(answer.payload)} bytes; its bitstream is of another release"
-        )
+def _memory_loads(program: ProgramFile) -> Iterator[bytes]:
+    """LOAD payloads of a program's memories, and of the padding among its expanded inputs."""
+    for space, data in program.memories.items():
+        size = program.word_bytes[space]
+        step = LOAD_BYTES // size * size
+        for start in range(0, len(data), step):
+            yield load_request(space, start // size, data[start : start + step])
+    word = program.word_bytes[Space.ACT]
+    for port in (port for form in program.forms for port in form.inputs):
+        if port.expand is None:
+            continue
+        # The padding among it stays: nothing else is ever written there.
+        h, w, c = port.expand.stored
+        left, offset = h * w * -(-c // word), port.offset
+        while left:
+            words = min(left, LOAD_BYTES // word)
+            yield load_request(Space.ACT, offset, bytes([port.expand.zp & 0xFF]) * words * word)
+            left, offset = left - words, offset + words

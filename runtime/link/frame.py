@@ -2,7 +2,9 @@
 
 ``u8 version | u8 type | u8 stream | u8 flags | u16 seq | u16 length | payload | u32 crc32``,
 little-endian; the checksum is zlib's over all bytes before it. A frame on a byte stream is one
-COBS block ended by 0x00.
+COBS block ended by 0x00. ``flags`` of a request is the low byte of the epoch whose owner asks, 0 of
+one who owns nothing. The epoch is a count in its low byte, above it stream and number of the RESET
+that made it; on compact engines a count alone.
 """
 
 from __future__ import annotations
@@ -75,6 +77,8 @@ class Nak(enum.IntEnum):
     LENGTH = 3
     BUSY = 4
     RANGE = 5
+    OWNER = 6  # the request is of another epoch than the board; RESET: another's lease lasts
+    OLD = 7  # its number is older than that of what the board did last
 
 
 class Space(enum.IntEnum):

@@ -19,7 +19,7 @@ from trivet.hdl.config import DEFAULT, SMALL, EngineConfig
 from trivet.hdl.isa import Program, ProgramError, predicted_interval, predicted_total
 from trivet.runtime.device import DeviceError
 from trivet.runtime.link.client import BoardClient
-from trivet.runtime.link.frame import Space
+from trivet.runtime.link.frame import Space, load_request
 from trivet.sim.board import VirtualBoard
 from trivet.sim.build import build
 from trivet.sim.reference import ReferenceMachine
@@ -232,7 +232,7 @@ def test_only_activation_memory_is_open_during_a_run() -> None:
         client.write_tensor(port, feed[port.tensor])
     run = client.start_run(1)
     with pytest.raises(DeviceError, match="is still running"):
-        client._load(Space.WGHT, 0, bytes(SMALL.weight_word_bytes))
+        client._load([load_request(Space.WGHT, 0, bytes(SMALL.weight_word_bytes))])
     client.counters(3)
     client.finish_run(run)
     board.close()

@@ -9,6 +9,7 @@ from .link.buffer import Buffer
 from .link.cobs import CobsDecoder, CobsEncoder, Last
 from .link.controller import Controller
 from .link.frames import FrameReceiver, FrameTransmitter
+from .link.gate import LEASE_CYCLES, Gate
 
 __all__ = ["Top"]
 
@@ -36,6 +37,8 @@ class Top(wiring.Component):
         Name that HELLO tells, at most 16 ASCII characters.
     engine : :class:`~.engine.Engine`, optional
         An engine with the same ports, for tests of the link alone.
+    lease_cycles : :class:`int`
+        After how long a silent owner may lose the board, see :class:`~.link.gate.Gate`.
 
     Members
     -------
@@ -47,11 +50,13 @@ class Top(wiring.Component):
         A frame is being received, worked on or answered, or the engine runs.
     """
 
-    def __init__(self, config, build_sha256, *, board="virtual", engine=None):
+    def __init__(self, config, build_sha256, *, board="virtual", engine=None,
+                 lease_cycles=LEASE_CYCLES):
         self.controller = Controller(
             config, read_latency=READ_LATENCY - READ_DECISION, build_sha256=build_sha256,
             board=board)
         self.engine = Engine(config) if engine is None else engine
+        self.gate = Gate(lease_cycles=lease_cycles, compact=bool(config.compact))
         super().__init__({
             "i": In(stream.Signature(8)),
             "o": Out(stream.Signature(8)),
@@ -65,6 +70,7 @@ class Top(wiring.Component):
         m.submodules.receiver = receiver = FrameReceiver()
         m.submodules.controller = controller = self.controller
         m.submodules.engine = engine = self.engine
+        m.submodules.gate = gate = self.gate
         m.submodules.transmitter = transmitter = FrameTransmitter()
         m.submodules.encoder = encoder = CobsEncoder()
 
@@ -90,6 +96,13 @@ class Top(wiring.Component):
         wiring.connect(m, encoder.o, wiring.flipped(self.o))
         m.d.comb += [
             controller.frame.eq(receiver.frame),
+            controller.frame.nak.eq(gate.nak),
+            gate.frame.eq(receiver.frame),
+            gate.valid.eq(receiver.valid),
+            gate.release.eq(controller.release),
+            gate.run.eq(controller.start),
+            gate.epoch.eq(controller.epoch),
+            gate.busy.eq(engine.busy),
             controller.valid.eq(receiver.valid),
             receiver.release.eq(controller.release),
         ]

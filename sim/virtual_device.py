@@ -24,10 +24,10 @@ from .build import build, build_sha256
 __all__ = ["BoardProcess", "VirtualDevice"]
 
 Array = npt.NDArray[Any]
-# Nothing is lost on a pipe, and a board that dies is seen at once: these only end a hang.
-_TIMEOUT = 120.0
+# A board that dies is seen at once; one that says nothing for so long is wedged, though its run may
+# take much longer: it answers in between.
+_TIMEOUT = 3.0
 _RUN_TIMEOUT = 3600.0
-_GLANCE = 0.002  # seconds that an item which comes may have to wait for its inputs to be taken
 # The first two are the user's; the others come with every device.
 _OPTIONS = frozenset(("stall", "seed", "credits", "kind", "board", "clock_hz", "threads"))
 
@@ -144,8 +144,8 @@ def _connect(
     key = build_sha256(config)  # once: the RTL may be edited while a board is being built
     process = BoardProcess(build(config, key=key), name, seed=seed, stall_in=stall, stall_out=stall)
     try:
-        client = BoardClient(process, name, timeout=_TIMEOUT, run_timeout=_RUN_TIMEOUT, retries=0)
-        hello = client.hello()
+        client = BoardClient(process, name, timeout=_TIMEOUT, run_timeout=_RUN_TIMEOUT)
+        hello = client.reset()
         if hello.build_sha256 != key:
             raise DeviceError(
                 f"device '{name}': the virtual board says build {hello.build_sha256[:12]}.., not "
@@ -171,7 +171,6 @@ class VirtualDevice(BoardDevice):
     """
 
     attach = "virtual"
-    _patience = _TIMEOUT
 
     def close(self) -> None:
         link = self._link

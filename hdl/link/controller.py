@@ -76,6 +76,9 @@ class Controller(wiring.Component):
         To the engine, named as there.
     idle : :py:`Out(1)`
         Nothing is being worked on and no run is under way.
+    epoch : :py:`Out(32)`
+        Low byte: a count of RESETs that is 0 before the first one only. Above it, stream and number
+        of the last one, by which its host knows it. Compact engines have the count alone.
     """
 
     def __init__(self, config, *, read_latency, build_sha256, board):
@@ -129,6 +132,7 @@ class Controller(wiring.Component):
                 "counter_data": In(8 * COUNTER_BYTES),
                 "clear": Out(1),
                 "idle": Out(1),
+                "epoch": Out(32),
             }
         )
 
@@ -211,7 +215,10 @@ class Controller(wiring.Component):
         from_greeting = Signal()
         none_left = Signal(reset_less=True)
         greeting_index = Signal(range(len(self.greeting) + 1))
-        epoch = Signal(8 if self.config.compact else 32)  # the host looks whether it changes
+        epoch = Signal(8 if self.config.compact else 32)
+        count = epoch[:8]
+        next_count = Mux(count == 0xFF, 1, count + 1)[:8]
+        m.d.comb += self.epoch.eq(epoch)
 
         # Views of the arguments, which arrive lowest byte first and are shifted down from the top.
         load = arguments[8 * (ARGUMENT_BYTES - LOAD_HEADER_BYTES) :]
@@ -454,7 +461,7 @@ class Controller(wiring.Component):
                         m.next = "CLEAR"
                     with m.Else():
                         m.d.sync += [
-                            epoch.eq(epoch + 1),
+                            epoch.eq(Cat(next_count, self.frame.stream, self.frame.seq)),
                             answered.eq(0),
                         ]
                 with m.Elif(kinds[Type.LOAD] & is_spread):

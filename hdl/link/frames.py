@@ -54,10 +54,14 @@ class Nak(enum.IntEnum):
     LENGTH = 3
     BUSY = 4
     RANGE = 5
+    OWNER = 6  # of another epoch than the board's; RESET: another's lease lasts
+    OLD = 7  # of a number that was passed
 
 
 # Header of a received frame; ``nak`` is the reason to refuse it, or 0.
-Frame = data.StructLayout({"type": 8, "stream": 8, "seq": 16, "length": 16, "nak": 3})
+Frame = data.StructLayout({
+    "type": 8, "stream": 8, "flags": 8, "seq": 16, "length": 16, "nak": 3,
+})
 
 # Header of a frame to send; its payload bytes follow on their own stream.
 Reply = data.StructLayout({"type": 8, "stream": 8, "seq": 16, "length": 11})
@@ -118,6 +122,7 @@ class FrameReceiver(wiring.Component):
         m.d.comb += [
             self.frame.type.eq(header[8:16]),
             self.frame.stream.eq(header[16:24]),
+            self.frame.flags.eq(header[24:32]),
             self.frame.seq.eq(header[32:48]),
             self.frame.length.eq(header[48:64]),
             self.frame.nak.eq(nak),

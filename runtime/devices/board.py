@@ -26,6 +26,7 @@ __all__ = ["BoardDevice", "Link"]
 
 Array = npt.NDArray[Any]
 _GLANCE = 0.002  # seconds that an item which comes may have to wait for its inputs to be taken
+_RENEW = 1.0  # seconds without items after which the lease is renewed; one lasts at least 2
 
 
 class Link(Protocol):
@@ -49,7 +50,7 @@ class BoardDevice(WorkerDevice):
 
     kind: Kind = "fpga"
     fresh_outputs = True
-    _patience: float = 2.0
+    _patience: float = 0.5
     """Seconds between two looks at whether an item that nothing else waits for is done."""
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
@@ -117,8 +118,13 @@ class BoardDevice(WorkerDevice):
         while True:
             job = None
             if len(items) < items.depth:
-                with suppress(queue.Empty):
-                    job = self._todo.get(block=not begun)
+                try:
+                    job = self._todo.get(not begun, _RENEW)
+                except queue.Empty:
+                    if not begun:
+                        self._renew(client)
+                        continue
+                else:
                     if job is None or self._closed:
                         self._unload()
                         return
@@ -133,6 +139,11 @@ class BoardDevice(WorkerDevice):
                     self._done.put(Completion(job[0], (), started, time.perf_counter(), {}, error))
             elif begun and self._is_ready(items):
                 self._done.put(self._finish(stage, items, *begun.popleft()))
+
+    def _renew(self, client: BoardClient) -> None:
+        """Keep the lease; a board that was lost is found by the next item."""
+        with self._line, suppress(DeviceError):
+            client.hello()
 
     def _begin(self, items: Items, ticket: int, inputs: Sequence[Buffer]) -> DeviceError | None:
         arrays = {p.tensor: b.array for p, b in zip(self._inputs, inputs, strict=True)}
@@ -179,9 +190,17 @@ class BoardDevice(WorkerDevice):
     def _execute(self, stage: Stage, inputs: Sequence[Array]) -> tuple[Outputs, dict[str, int]]:
         raise NotImplementedError  # items overlap: see _work
 
+    def close(self) -> None:
+        client = self._client
+        if client is not None and not self._closed:
+            client.stop()  # who waits for a board that says nothing does not wait any longer
+        super().close()
+
     def _unload(self) -> None:
-        link, self._link, self._client = self._link, None, None
-        if link is not None:
+        link, client, self._link, self._client = self._link, self._client, None, None
+        if link is not None and client is not None:
+            with suppress(DeviceError):
+                client.give_back()
             link.close()
 
 

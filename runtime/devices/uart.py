@@ -104,11 +104,9 @@ class UartDevice(BoardDevice):
         transport = SerialTransport(self.name, self._address, self._baud)
         try:
             client = BoardClient(transport, self.name, timeout=_TIMEOUT, run_timeout=_RUN_TIMEOUT)
-            hello = client.hello()
-            self._check_build(stage, hello)
-            # Whatever the board did for another host.
-            client.reset()
-            return transport, client, client.hello()
+            self._check_build(stage, client.hello())
+            # Whatever the board did for another host, unless that still has it.
+            return transport, client, client.reset()
         except BaseException:
             transport.close()
             raise

@@ -24,7 +24,6 @@ from .frame import (
     PAYLOAD_BYTES,
     Counters,
     Done,
-    Frame,
     Hello,
     Nak,
     Space,
@@ -36,6 +35,7 @@ from .frame import (
 from .items import Items
 
 __all__ = ["BoardClient", "PortLike", "Run", "Transport"]
+
 
 class PortLike(Protocol):
     """A tensor in activation memory (:class:`~trivet.runtime.program_file.PortInfo`)."""
@@ -127,6 +127,10 @@ class BoardClient:
         """Whoever waits for an answer gets a DeviceError soon; from any thread."""
         self._exchange.stopped = True
 
+    def give_back(self) -> None:
+        """End the lease at once: the next session need not wait. Without it, it ends by itself."""
+        self._exchange.give_back()
+
     def load_program(self, trvp: bytes) -> ProgramFile:
         """Load a program's memories; DeviceError when the board has another configuration."""
         try:
@@ -171,7 +175,8 @@ class BoardClient:
             )
         pieces = list(self._pieces(port, PAYLOAD_BYTES))
         requests = [
-            peek_request(Space.ACT, offset, stop - start, run) for offset, start, stop, run in pieces
+            peek_request(Space.ACT, offset, stop - start, run)
+            for offset, start, stop, run in pieces
         ]
         found = self._exchange.request_all(Type.PEEK, requests, Type.DATA)
         for (_, start, stop, _), piece in zip(pieces, found, strict=True):

@@ -31,11 +31,12 @@ _REFUSALS: Final = {
 }
 _LEAST_WAIT: Final = 0.05  # seconds before a request is sent again: a busy host is no lost frame
 _LONGEST_WAIT: Final = 0.5  # ... before a run is asked for again
+_BAD_LINE: Final = 10  # timeouts without the answer to a request, though others come
 _SLICE: Final = 0.2  # seconds between two looks at whether somebody ended this
 
 
 class Refused(DeviceError):
-    """The board said no; ``code`` is a :class:`Nak`, or a number that this release does not know."""
+    """The board said no; ``code`` is a :class:`Nak`, or one of a newer release."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -115,6 +116,7 @@ class Exchange:
         self._heard = clock()
         self._trips: tuple[float, float] | None = None  # mean round trip and its deviation
         self._runs: dict[int, Run] = {}
+        self._overtaken = False  # a later run was done before an earlier one
         self._clean = False  # the board's decoder is between two blocks
 
     @property
@@ -137,7 +139,7 @@ class Exchange:
         since, failures = self._clock(), 0
         while len(done) < len(payloads):
             flying: deque[tuple[int, float]] = deque()
-            wait = min(self._patience() * 2**failures, self._timeout)
+            wait = min(self._patience() * 2**failures, self._timeout / 2)
             while len(done) < len(payloads):
                 while len(flying) < self.window and len(done) + len(flying) < len(payloads):
                     payload = payloads[len(done) + len(flying)]
@@ -154,12 +156,21 @@ class Exchange:
             failures += 1
             self.repeats += len(flying)
             self._clean = False
-            if failures > self._retries and self._clock() - since >= self._timeout:
+            now = self._clock()
+            if failures > self._retries and (
+                now - max(since, self._heard) >= self._timeout
+                or now - since >= _BAD_LINE * self._timeout
+            ):
                 raise self._lost(kind, failures, answer)
         return done
 
     def start_run(self, ticket: int, first: int = 0, count: int = 0) -> Run:
         """Ask for a run and return at once; a board takes two, the second follows the first."""
+        if self._overtaken:
+            # The board knows its last two runs: one more would make it forget the first of them.
+            for run in tuple(self._runs.values()):
+                self._wait_long(run)
+            self._overtaken = False
         now, wait = self._clock(), self._patience()
         run = Run(ticket, run_request(ticket, first, count), self._number(), now, now + wait, wait)
         self._runs[run.seq] = run
@@ -185,11 +196,14 @@ class Exchange:
         order, unless the first was confirmed.
         """
         try:
-            while not self.wait_run(run, _SLICE):
-                if self._clock() - run.began >= self._run_timeout:
-                    raise self._lost(Type.RUN, 1, f"no answer within {self._run_timeout:g} s")
+            return self._wait_long(run)
         finally:
             del self._runs[run.seq]
+
+    def _wait_long(self, run: Run) -> Frame:
+        while not self.wait_run(run, _SLICE):
+            if self._clock() - run.began >= self._run_timeout:
+                raise self._lost(Type.RUN, 1, f"no answer within {self._run_timeout:g} s")
         assert run.answer is not None
         return run.answer
 
@@ -199,6 +213,13 @@ class Exchange:
             self._ask_again(run, self._clock())
             while run.answer is None and not run.known and self._clock() < run.due:
                 self._look(run.due)
+
+    def give_back(self) -> None:
+        """End the lease, if there is one, and what runs; no answer is waited for."""
+        if self.epoch:
+            block = Frame(Type.RESET, b"", self._number(), 0, self.epoch & 0xFF).encode()
+            self._transport.write(b"\0" + block)
+            self.epoch = 0
 
     def refused(self, kind: Type, answer: Frame) -> DeviceError:
         """What a refusal means."""
@@ -305,6 +326,7 @@ class Exchange:
             del self._runs[run.seq]
             run.seq, run.due = self._number(), self._clock()
             self._runs[run.seq] = run
+            self._overtaken = True
         else:
             run.answer = found
 

@@ -4,7 +4,7 @@
 little-endian; the checksum is zlib's over all bytes before it. A frame on a byte stream is one
 COBS block ended by 0x00. ``flags`` of a request is the low byte of the epoch whose owner asks, 0 of
 one who owns nothing. The epoch is a count in its low byte, above it stream and number of the RESET
-that made it; on compact engines a count alone.
+that made it; on compact engines a count alone. RESET of stream 0 ends a lease at once.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, ReadOnly
 
 from trivet.hdl.isa import Program
-from trivet.runtime.link.frame import Frame, FrameError, FrameReader
+from trivet.runtime.link.frame import Frame, FrameError, FrameReader, Type
 
 __all__ = ["Case", "Line", "cases", "stalls", "start"]
 
@@ -75,6 +75,7 @@ class Line:
         self.stall = stall
         self.rng = random.Random(seed)
         self.seq = 0
+        self.epoch = 0  # as the board has it
         self._to_board: deque[int] = deque()
         self._answers: deque[Frame | FrameError] = deque()
         self._reader = FrameReader()
@@ -126,7 +127,8 @@ class Line:
     def ask(self, kind: int, payload: bytes = b"") -> int:
         """Queue a request; its sequence number."""
         self.seq = (self.seq + 1) & 0xFFFF
-        self.send(Frame(kind, payload, self.seq).encode())
+        self.send(Frame(kind, payload, self.seq, flags=self.epoch & 0xFF).encode())
+        self.epoch += kind == Type.RESET
         return self.seq
 
     async def request(self, kind: int, payload: bytes = b"") -> Frame:

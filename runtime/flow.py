@@ -10,10 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from .device import Buffer, Completion, Device, DeviceBusy, DeviceError, Stage
-from .lane import Group, Item, Lane, Span, Station, mismatch, wrapped
+from .lane import Group, Item, Lane, Loss, Span, Station, mismatch, wrapped
 
 __all__ = ["Fallback", "Flow"]
 
@@ -62,6 +63,8 @@ class Flow:
         self._closed = False
         self.notices: list[str] = []
         """What the user should know of; guarded by the lock."""
+        self.losses: list[Loss] = []
+        """Devices lost whose stage goes on; guarded by the lock."""
 
     @property
     def lanes(self) -> list[Lane]:
@@ -252,10 +255,10 @@ class Flow:
     def _answer(self, lane: Lane, completion: Completion) -> None:
         error = completion.error or mismatch(lane, completion)
         with self._lock:
-            lane.answered = time.monotonic()
             known = completion.ticket in lane.inside
             retry = known and error is not None and self._can_retry(lane)
             if not retry:  # from here on no other thread moves the item
+                lane.answered = time.monotonic()
                 item = lane.inside.pop(completion.ticket, None)
                 lane.since.pop(completion.ticket, None)
         if retry:
@@ -282,6 +285,8 @@ class Flow:
         if station.stage.parts and error is None:
             item.slot.gather(lane.stage.outputs)
         with self._lock:
+            if station.losses and error is None:
+                self._recovered(station.losses.pop(item.ticket, None))
             item.spans.append(span)
             item.error = item.error or error
             item.left -= 1
@@ -298,13 +303,11 @@ class Flow:
 
     def _can_retry(self, lane: Lane) -> bool:
         """Whether a bad answer is the device's fault, and the CPU can give a good one."""
-        return (
-            self._fallback is not None
-            and not self._strict
-            and lane.stage.kind == "program"
-            and lane.stage.fallback is not None
-            and lane.attach != "cpu"
-        )
+        if self._fallback is None or self._strict or lane.attach == "cpu":
+            return False
+        if lane.stage.kind == "program":
+            return lane.stage.fallback is not None
+        return lane.kind == "cpu"  # the same onnxruntime, elsewhere
 
     def _fail(self, lane: Lane, error: DeviceError) -> None:
         """A device is lost: its items go to a replica or to the CPU, or end with ``error``."""
@@ -314,10 +317,13 @@ class Flow:
             if lane.failed is not None or self._closed:
                 return
             lane.failed = error
+            # What was inside since before the last answer waits since that one.
+            since = max(lane.answered, min(lane.since.values(), default=time.monotonic()))
             lane.wake.notify_all()
             station = self.stations[lane.stage.index]
             group = next(g for g in station.groups if lane in g.lanes)
             orphans = sorted([*lane.inside.values(), *lane.backlog], key=lambda i: i.ticket)
+            loss = Loss(lane.stage.index, lane.name, lane.attach, str(error), since)
             lane.inside.clear()
             lane.since.clear()
             lane.backlog.clear()
@@ -329,6 +335,7 @@ class Flow:
                 sends = self._dispatch(station)
                 names = ", ".join(x.label for g in others for x in g.lanes)
                 self._tell(lane, len(orphans), f"device {names}", began)
+                self._await_recovery(station, orphans, loss)
         self._send(sends)
         if moves:
             return
@@ -340,7 +347,7 @@ class Flow:
             except Exception as second:
                 error = DeviceError(f"{error}; and its CPU fallback failed: {second}")
             else:
-                self._substitute(group, lane, substitute, orphans, began)
+                self._substitute(group, lane, substitute, orphans, began, loss)
                 return
         self._give_up(station, group, orphans, error)
 
@@ -357,8 +364,27 @@ class Flow:
         _log.warning("%s", notice)
         self.notices.append(notice)
 
+    def _await_recovery(self, station: Station, orphans: list[Item], loss: Loss) -> None:
+        """The stage has recovered when the first item that was lost has its answer."""
+        if orphans:
+            station.losses[orphans[0].ticket] = loss
+        else:
+            self.losses.append(loss)
+
+    def _recovered(self, loss: Loss | None) -> None:
+        if loss is not None:
+            done = replace(loss, seconds=time.monotonic() - loss.since)
+            self.losses.append(done)
+            _log.info("stage %d goes on, %.2f s after '%s'", done.stage, done.seconds, done.device)
+
     def _substitute(
-        self, group: Group, lane: Lane, substitute: Lane, orphans: list[Item], began: float
+        self,
+        group: Group,
+        lane: Lane,
+        substitute: Lane,
+        orphans: list[Item],
+        began: float,
+        loss: Loss,
     ) -> None:
         with self._lock:
             closed = self._closed
@@ -368,6 +394,7 @@ class Flow:
                 self._retired.append(lane)
                 substitute.backlog.extend(orphans)
                 self._tell(lane, len(orphans), "the CPU fallback", began)
+                self._await_recovery(self.stations[lane.stage.index], orphans, loss)
                 self._start(substitute)
                 sends = self._pump(substitute)
                 sends += self._dispatch(self.stations[lane.stage.index])

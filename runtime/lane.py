@@ -12,7 +12,7 @@ from typing import NamedTuple
 from .device import Completion, Device, DeviceError, InlineDevice, Stage
 from .ring import Array, Slot
 
-__all__ = ["Group", "Item", "Lane", "Span", "Station", "mismatch", "wrapped"]
+__all__ = ["Group", "Item", "Lane", "Loss", "Span", "Station", "mismatch", "wrapped"]
 
 
 class Span(NamedTuple):
@@ -43,6 +43,18 @@ class Item:
     spans: list[Span] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A device that was lost under a stream, and how long the stage did without it."""
+
+    stage: int
+    device: str
+    attach: str
+    reason: str
+    since: float  # time.monotonic() of the last sign that it worked
+    seconds: float = 0.0  # from there to the first answer in its place
+
+
 class Lane:
     """A device at work for one stage, or for one part of it.
 
@@ -57,6 +69,7 @@ class Lane:
         self.device = device
         self.stage = stage
         self.name = info.name
+        self.kind = info.kind
         self.attach = info.attach
         self.credits = info.credits
         self.inline = isinstance(device, InlineDevice) and device.inline
@@ -123,6 +136,7 @@ class Station:
         self.groups = list(groups)
         self.queue: deque[Item] = deque()
         self.error: DeviceError | None = None  # once no group is left
+        self.losses: dict[int, Loss] = {}  # by the ticket whose answer ends them
 
     @property
     def lanes(self) -> list[Lane]:

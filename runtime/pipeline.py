@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from .delivery import Delivery
 from .device import Buffer, Device, DeviceError, InlineDevice, Stage
 from .flow import Fallback, Flow
-from .lane import Item, mismatch
+from .lane import Item, Loss, mismatch
 from .report import Reports
 from .ring import Array, Slot, specs_of
 
@@ -86,6 +86,12 @@ class Pipeline:
         """Empty reports, one for each device now at work."""
         with self._lock:
             return Reports(self._flow.lanes)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Devices lost so far whose stage went on without them."""
+        with self._lock:
+            return tuple(self._flow.losses)
 
     def take_notices(self) -> list[str]:
         """Warnings since the last call, for the caller's thread to raise."""

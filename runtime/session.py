@@ -19,6 +19,7 @@ import numpy.typing as npt
 from . import registry
 from .bundle import Bundle
 from .device import Device, DeviceError, Stage
+from .lane import Loss
 from .manifest import PortInfo, RigDevice
 from .pipeline import Item, Pipeline
 from .report import StageReport
@@ -169,6 +170,11 @@ class Session:
             for key, value in report.counters.items():
                 stage[key] = stage.get(key, 0) + value
         return found
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Devices that were lost, and the seconds that their stages did without an answer."""
+        return self._pipeline.losses
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, npt.ArrayLike]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 from trivet.runtime.device import DeviceError, Stage
@@ -18,6 +19,7 @@ _BOARD_BYTES = 16  # of a name that HELLO tells
 # The first two are the user's; the others come with every device.
 _OPTIONS = frozenset(("address", "baud", "credits", "kind", "board", "clock_hz", "threads"))
 _TIMEOUT = 2.0
+_EXCLUSIVE = os.name == "posix" or None  # elsewhere ports are always opened by one process alone
 _RUN_TIMEOUT = 60.0
 _CHUNK = 1 << 16
 
@@ -39,7 +41,9 @@ class SerialTransport:
             ) from e
         self._failures = (serial.SerialException, OSError, TypeError)
         try:
-            self._port = serial.serial_for_url(address, baudrate=baud, write_timeout=_TIMEOUT)
+            self._port = serial.serial_for_url(
+                address, baudrate=baud, write_timeout=_TIMEOUT, exclusive=_EXCLUSIVE
+            )
             self._port.reset_input_buffer()
         except (serial.SerialException, OSError, ValueError) as e:
             raise DeviceError(

@@ -167,8 +167,10 @@ async def two_runs_are_queued_while_bytes_move(dut: Any) -> None:
     assert odd is not None
     assert not odd.release
     forms = ((0, case.program.inputs, case.program.outputs), (odd.first, odd.inputs, odd.outputs))
+    epoch = seq = 0
     for stall in stalls():
         line = Line(dut, stall, seed=14)
+        line.epoch, line.seq = epoch, seq
         await load_program(line, case)
         answers: dict[int, Frame] = {}
 
@@ -206,3 +208,4 @@ async def two_runs_are_queued_while_bytes_move(dut: Any) -> None:
         await run(line, case, ticket=9)
         await check_outputs(line, case)
         line.stop()
+        epoch, seq = line.epoch, line.seq

@@ -26,7 +26,7 @@ __all__ = ["BoardProcess", "VirtualDevice"]
 Array = npt.NDArray[Any]
 # A board that dies is seen at once; one that says nothing for so long is wedged, though its run may
 # take much longer: it answers in between.
-_TIMEOUT = 3.0
+_TIMEOUT = 2.5
 _RUN_TIMEOUT = 3600.0
 # The first two are the user's; the others come with every device.
 _OPTIONS = frozenset(("stall", "seed", "credits", "kind", "board", "clock_hz", "threads"))

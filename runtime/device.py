@@ -17,6 +17,8 @@ __all__ = [
     "DeviceError",
     "DeviceInfo",
     "InlineDevice",
+    "Scrubbed",
+    "ScrubbedDevice",
     "Stage",
     "TensorSpec",
 ]
@@ -135,4 +137,25 @@ class InlineDevice(Protocol):
         """A call that computes from and into these arrays and tells its counters.
 
         The arrays stay; calls of one binding follow one another, those of several may overlap.
+        """
+
+
+@dataclass(frozen=True)
+class Scrubbed:
+    """What a device found when it checked the stage that it holds."""
+
+    stage: int
+    device: str
+    attach: str
+    damaged: bool  # it computed wrong bytes, before its program was loaded again
+    reloaded: bool  # its program was loaded again
+
+
+@runtime_checkable
+class ScrubbedDevice(Protocol):
+    """A device that can check what it holds."""
+
+    def scrub(self, inputs: Sequence[Buffer], expected: Sequence[Buffer]) -> Scrubbed:
+        """Hash the stage, compute an item, load the stage anew where it lies in a memory of the
+        device's own, compute the item again; between two items. DeviceError when it is still wrong.
         """

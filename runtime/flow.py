@@ -91,6 +91,16 @@ class Flow:
         if refused:
             self._finish(item)
 
+    def replace(self, lane: Lane, error: DeviceError) -> bool:
+        """Take a device out of use whose items can go elsewhere; whether they can."""
+        with self._lock:
+            station = self.stations[lane.stage.index]
+            others = [g for g in station.groups if lane not in g.lanes and g.is_sound()]
+            movable = not self._strict and (bool(others) or self._can_retry(lane))
+        if movable:
+            self._fail(lane, error)
+        return movable
+
     def close(self) -> None:
         """Stop the devices; comes back when their threads have ended, but for the caller's own."""
         with self._lock:

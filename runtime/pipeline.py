@@ -12,8 +12,19 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from .delivery import Delivery
-from .device import Buffer, Device, DeviceError, InlineDevice, Stage
+from .device import (
+    Buffer,
+    Device,
+    DeviceError,
+    InlineDevice,
+    Scrubbed,
+    ScrubbedDevice,
+    Stage,
+    TensorSpec,
+)
 from .flow import Fallback, Flow
 from .lane import Item, Loss, mismatch
 from .report import Reports
@@ -132,6 +143,36 @@ class Pipeline:
             self._watch(item)
         return item
 
+    def scrub(self, model_of: Callable[[Stage], Device]) -> list[Scrubbed]:
+        """Have every device that can check what it holds; see :class:`ScrubbedDevice`.
+
+        ``model_of``: a prepared CPU device for a stage, which says what is right; closed here. A
+        device that stays wrong is lost, as any that fails; DeviceError when its items have no other
+        place.
+        """
+        with self._lock:
+            self._check_open()
+            lanes = self._flow.lanes
+        found: list[Scrubbed] = []
+        for lane in lanes:
+            if not isinstance(lane.device, ScrubbedDevice):
+                continue
+            inputs = [_sample(spec) for spec in lane.stage.inputs]
+            right = model_of(lane.stage)
+            try:
+                assert isinstance(right, InlineDevice)
+                expected = right.compute(0, inputs)
+            finally:
+                right.close()
+            if expected.error is not None:
+                raise expected.error
+            try:
+                found.append(lane.device.scrub(inputs, expected.outputs))
+            except DeviceError as error:
+                if not self._flow.replace(lane, error):
+                    raise
+        return found
+
     def submit(
         self, values: Mapping[str, Array], deliver: Callable[[Item], None] | None = None
     ) -> int:
@@ -241,6 +282,16 @@ class Pipeline:
                 self._waiting.discard(item.ticket)
                 self._done[item.ticket] = item
             self._release(slot)
+
+
+def _sample(spec: TensorSpec) -> Buffer:
+    """A seeded item: any byte in integers, small numbers in floats."""
+    rng = np.random.default_rng(2026)
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return Buffer(rng.integers(limits.min, limits.max, spec.shape, dtype, endpoint=True))
+    return Buffer(rng.standard_normal(spec.shape).astype(dtype))
 
 
 def _closed_error() -> DeviceError:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from . import registry
 from .bundle import Bundle
-from .device import Device, DeviceError, Stage
+from .device import Device, DeviceError, Scrubbed, Stage
 from .lane import Loss
 from .manifest import PortInfo, RigDevice
 from .pipeline import Item, Pipeline
@@ -109,6 +109,7 @@ class Session:
                 )
         stages = bundle.stages()
         threads = next((d.threads for d in rig.values() if d.kind == "cpu"), None)
+        self._fallback = partial(_fallback, threads or 0)
         made: list[list[Device]] = []
         try:
             for stage, names in zip(stages, members, strict=True):
@@ -122,7 +123,7 @@ class Session:
                 stages,
                 made,
                 list(self._outputs),
-                fallback=partial(_fallback, threads or 0),
+                fallback=self._fallback,
                 strict=strict,
                 timeout=timeout,
             )
@@ -175,6 +176,19 @@ class Session:
     def losses(self) -> tuple[Loss, ...]:
         """Devices that were lost, and the seconds that their stages did without an answer."""
         return self._pipeline.losses
+
+    def scrub(self) -> list[Scrubbed]:
+        """Check what the devices hold, between two items, and load it anew where it may decay.
+
+        Each stage is held against its hash. Then a seeded item is computed, boards get their
+        program and weights once more, and the item is computed again: a board whose memory was
+        damaged is told of, and mended. One that stays wrong is taken out of use as one that failed.
+        Bytes that the item does not reach are not compared, but written they are.
+        """
+        try:
+            return self._pipeline.scrub(lambda stage: self._fallback(stage, "scrub", 1))
+        finally:
+            self._pipeline.warn()
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, npt.ArrayLike]

@@ -77,5 +77,9 @@ class ModelDevice(WorkerDevice):
         outputs = [found[spec.name].reshape(spec.shape) for spec in stage.outputs]
         return outputs, {"cycles_predicted": self._cycles}
 
+    def _reload(self, stage: Stage) -> bool:
+        self._load(stage)
+        return True
+
     def _unload(self) -> None:
         self._machine = None

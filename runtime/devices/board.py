@@ -20,7 +20,7 @@ from trivet.runtime.link.frame import Counters, Hello
 from trivet.runtime.link.items import Items
 from trivet.runtime.program_file import PortInfo, ProgramFile, ProgramFileError
 
-from .worker import Kind, Outputs, WorkerDevice
+from .worker import Check, Kind, Outputs, WorkerDevice
 
 __all__ = ["BoardDevice", "Link"]
 
@@ -128,7 +128,11 @@ class BoardDevice(WorkerDevice):
                     if job is None or self._closed:
                         self._unload()
                         return
-            if job is not None:
+            if isinstance(job, Check):
+                while begun:
+                    self._done.put(self._finish(stage, items, *begun.popleft()))
+                self._examine(stage, job)
+            elif job is not None:
                 started = time.perf_counter()
                 if (error := self._begin(items, *job)) is None:
                     begun.append((job[0], started))
@@ -186,6 +190,26 @@ class BoardDevice(WorkerDevice):
         """Counters of an item; ``seconds`` from its submission to its answer here."""
         del seconds
         return {"cycles": cycles}
+
+    def _sample(self, stage: Stage, inputs: Sequence[Array]) -> list[Outputs]:
+        client = self._client
+        assert client is not None
+        found: list[Outputs] = []
+        items = Items(client)
+        with self._line:
+            for k in range(items.depth):
+                arrays = (p.tensor for p in self._inputs)
+                items.begin(k, dict(zip(arrays, inputs, strict=True)))
+                _, outputs, _ = items.finish()
+                found.append([outputs[port.tensor] for port in self._outputs])
+        return found
+
+    def _reload(self, stage: Stage) -> bool:
+        client = self._client
+        assert client is not None
+        with self._line:
+            client.load_program(stage.payload)
+        return True
 
     def _execute(self, stage: Stage, inputs: Sequence[Array]) -> tuple[Outputs, dict[str, int]]:
         raise NotImplementedError  # items overlap: see _work

@@ -8,6 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy.typing as npt
@@ -18,13 +19,28 @@ from trivet.runtime.device import (
     DeviceBusy,
     DeviceError,
     DeviceInfo,
+    Scrubbed,
     Stage,
 )
 
-__all__ = ["Kind", "Outputs", "WorkerDevice", "check_payload", "int_option"]
+__all__ = ["Check", "Job", "Kind", "Outputs", "WorkerDevice", "check_payload", "int_option"]
 
 Outputs = Sequence[npt.NDArray[Any]]
 Kind = Literal["cpu", "gpu", "fpga", "null"]
+
+
+@dataclass
+class Check:
+    """A scrub that waits for the device's thread; see :meth:`WorkerDevice.scrub`."""
+
+    inputs: list[npt.NDArray[Any]]
+    expected: list[npt.NDArray[Any]]
+    done: threading.Event = field(default_factory=threading.Event)
+    found: Scrubbed | None = None
+    error: DeviceError | None = None
+
+
+Job = tuple[int, Sequence[Buffer]] | Check
 
 
 def int_option(name: str, options: dict[str, str], key: str, default: int, low: int) -> int:
@@ -77,7 +93,7 @@ class WorkerDevice(ABC):
         self._lock = threading.RLock()  # close() may come by garbage collection
         self._in_flight = 0
         self._closed = False
-        self._todo: queue.SimpleQueue[tuple[int, Sequence[Buffer]] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Completion | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -127,16 +143,78 @@ class WorkerDevice(ABC):
                     f"device '{self.name}': {self._in_flight} items are in flight, its "
                     f"{self._credits} credits; take a result first"
                 )
-            if self._thread is None:  # one that is only called inline needs none
-                self._thread = threading.Thread(
-                    target=self._work,
-                    args=(self._stage,),
-                    name=f"trivet-{self.name}-{self._stage.index}",
-                    daemon=True,  # an unclosed session must not keep the process alive
-                )
-                self._thread.start()
+            self._start(self._stage)
             self._in_flight += 1
             self._todo.put((ticket, inputs))
+
+    def _start(self, stage: Stage) -> None:
+        """The thread, if it does not run yet: a device that is only called inline needs none."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._work,
+                args=(stage,),
+                name=f"trivet-{self.name}-{stage.index}",
+                daemon=True,  # an unclosed session must not keep the process alive
+            )
+            self._thread.start()
+
+    def scrub(self, inputs: Sequence[Buffer], expected: Sequence[Buffer]) -> Scrubbed:
+        """See :class:`trivet.runtime.device.ScrubbedDevice`."""
+        check = Check([b.array for b in inputs], [b.array for b in expected])
+        with self._lock:
+            self._check_open()
+            stage = self._stage
+            if stage is None:
+                raise DeviceError(f"device '{self.name}': has no stage; call prepare first")
+            if not self.inline:
+                self._start(stage)
+                self._todo.put(check)
+        if self.inline:
+            self._examine(stage, check)
+        while not check.done.wait(0.5):
+            self._check_open()
+        if check.error is not None:
+            raise check.error
+        assert check.found is not None
+        return check.found
+
+    def _examine(self, stage: Stage, check: Check) -> None:
+        """Do a scrub, between two items."""
+        try:
+            check_payload(self.name, stage)
+            sound = self._is_sound(stage, check)
+            reloaded = self._reload(stage)
+            if not sound and not (reloaded and self._is_sound(stage, check)):
+                raise DeviceError(
+                    f"device '{self.name}': computes wrong bytes for stage {stage.index}"
+                    f"{', also' if reloaded else ''} with what was loaded just now; do not use it"
+                )
+            check.found = Scrubbed(stage.index, self.name, self.attach, not sound, reloaded)
+        except DeviceError as e:
+            check.error = e
+        except Exception as e:
+            check.error = DeviceError(f"device '{self.name}': {type(e).__name__}: {e}")
+        check.done.set()
+
+    def _is_sound(self, stage: Stage, check: Check) -> bool:
+        try:
+            found = self._sample(stage, check.inputs)
+        except DeviceError:
+            return False
+        return all(
+            a.tobytes() == b.tobytes()
+            for outputs in found
+            for a, b in zip(outputs, check.expected, strict=True)
+        )
+
+    def _sample(self, stage: Stage, inputs: Sequence[npt.NDArray[Any]]) -> list[Outputs]:
+        """The outputs of one item, by each way in which the device may compute it."""
+        return [self._execute(stage, inputs)[0]]
+
+    def _reload(self, stage: Stage) -> bool:
+        """Load the stage anew where that can be; whether it was."""
+        del stage
+        return False
 
     def compute(self, ticket: int, inputs: Sequence[Buffer]) -> Completion:
         """Answer on the caller's thread; see :class:`trivet.runtime.device.InlineDevice`."""
@@ -199,7 +277,10 @@ class WorkerDevice(ABC):
             if job is None or self._closed:
                 self._unload()
                 return
-            self._done.put(self._answer(stage, *job))
+            if isinstance(job, Check):
+                self._examine(stage, job)
+            else:
+                self._done.put(self._answer(stage, *job))
 
     def _answer(self, stage: Stage, ticket: int, inputs: Sequence[Buffer]) -> Completion:
         started = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -23,6 +24,8 @@ import typer
 from trivet._cli_common import Fault, check_target, console, write_whole
 
 if TYPE_CHECKING:
+    from trivet.runtime.device import Scrubbed
+    from trivet.runtime.lane import Loss
     from trivet.runtime.manifest import PortInfo
     from trivet.sim.verify import Report
 
@@ -118,6 +121,7 @@ def run_command(
     devices: dict[str, str],
     *,
     strict: bool,
+    scrub: bool = False,
     as_json: bool,
 ) -> None:
     import io
@@ -135,13 +139,15 @@ def run_command(
         feeds, stacked = _items(opened.manifest.model.inputs, arrays)
         with _bar("opening the devices") as tell, Session(opened, devices, strict) as session:
             names = [o.name for o in session.get_outputs()]
+            scrubbed = [session.scrub()] if scrub else []
             started = time.perf_counter()
             rows = []
             for row in session.stream(feeds):
                 rows.append(row)
                 tell(len(rows), len(feeds), "items")
             seconds = time.perf_counter() - started
-            reports = session.last_reports
+            reports, losses = session.last_reports, session.losses
+            scrubbed += [session.scrub()] if scrub else []
     columns = {name: [row[k] for row in rows] for k, name in enumerate(names)}
     joined = {n: _join(c, stacked) for n, c in columns.items()}
     held = io.BytesIO()
@@ -158,12 +164,14 @@ def run_command(
         }
         for r in reports
     ]
+    damaged = [f"'{s.device}' ({s.attach})" for found in scrubbed[1:] for s in found if s.damaged]
     if as_json:
         found = {"items": len(rows), "seconds": seconds, "output": str(target), "stages": stages}
+        found["losses"] = [msgspec.to_builtins(loss) for loss in losses]
+        found["scrubbed"] = [[msgspec.to_builtins(s) for s in found] for found in scrubbed]
         json.dump(found, sys.stdout, indent=1)
         sys.stdout.write("\n")
-        return
-    for stage in stages:
+    for stage in stages if not as_json else ():
         counters = ", ".join(f"{k} {v:,}" for k, v in stage["counters"].items())  # type: ignore[attr-defined]
         screen.print(
             f"stage {stage['stage']} on {stage['device']} ({stage['attach']}): {stage['items']} "
@@ -171,12 +179,37 @@ def run_command(
             markup=False,
             soft_wrap=True,
         )
+    for what in (*map(_told_loss, losses), *map(_told_scrub, itertools.chain(*scrubbed))):
+        if not as_json:
+            screen.print(what, markup=False, soft_wrap=True)
+    if damaged:
+        print(
+            f"trivet: device {', '.join(damaged)}: computed wrong bytes after the run, so the "
+            f"outputs may be wrong; its program was loaded again, run once more",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+    if as_json:
+        return
     screen.print(
         f"{len(rows)} items in {seconds:.3f} s ({len(rows) / seconds:.1f} items/s of this machine "
         f"and its simulators) -> {target}",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _told_loss(loss: Loss) -> str:
+    return (
+        f"stage {loss.stage} went on {loss.seconds:.2f} s after the last sign of life of "
+        f"{loss.device} ({loss.attach})"
+    )
+
+
+def _told_scrub(found: Scrubbed) -> str:
+    state = "its memory was damaged" if found.damaged else "sound"
+    mended = ", program and weights loaded again" if found.reloaded else ""
+    return f"scrub: stage {found.stage} on {found.device} ({found.attach}): {state}{mended}"
 
 
 def _join(column: list[Array], stacked: bool) -> Array:

@@ -254,6 +254,12 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="A failing device is an error, no CPU fallback.")
     ] = False,
+    scrub: Annotated[
+        bool,
+        typer.Option(
+            "--scrub", help="Check what the devices hold, and load boards anew, before and after."
+        ),
+    ] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -261,7 +267,7 @@ def run(
     from trivet._cli_run import run_command
 
     attach = dict(pairs(device, "--device", "NAME=ATTACH"))
-    run_command(bundle, input, output, attach, strict=strict, as_json=json)
+    run_command(bundle, input, output, attach, strict=strict, scrub=scrub, as_json=json)
 
 
 @app.command(cls=_Command)

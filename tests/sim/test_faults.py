@@ -21,7 +21,8 @@ from trivet.runtime import registry
 from trivet.runtime.device import DeviceError, Stage
 from trivet.runtime.devices.board import BoardDevice, Link
 from trivet.runtime.link.client import BoardClient
-from trivet.runtime.link.frame import Hello
+from trivet.runtime.link.frame import Hello, Space
+from trivet.sim.reference import ReferenceMachine
 from trivet.sim.virtual_device import BoardProcess, VirtualDevice
 
 COUNT = 1000
@@ -163,3 +164,60 @@ def test_strict_makes_it_an_error(tmp_path: Path, python_boards: list[LinkBoard]
     ):
         stream(session, items, 100, 20, lambda: python_boards[0].power_up())
     assert session.losses == ()
+
+
+def test_scrub_finds_and_mends_a_damaged_memory(
+    tmp_path: Path, python_boards: list[LinkBoard]
+) -> None:
+    path = tmp_path / "m.trivet"
+    PythonDevice.program, items = write_board_bundle(path)
+    with Session(path, {"fpga0": "python"}) as session:
+        (found,) = session.scrub()
+        assert (found.device, found.attach, found.stage) == ("fpga0", "python", 0)
+        assert (found.damaged, found.reloaded) == (False, True)
+        board = python_boards[0]
+        (inputs, _), *_ = items
+        right = session.run(None, inputs)
+        board.spaces[Space.WGHT][5] ^= 0x40
+        board._machine = None
+        assert any(
+            a.tobytes() != b.tobytes()
+            for a, b in zip(session.run(None, inputs), right, strict=True)
+        ), "nobody else would have noticed"
+        assert session.scrub()[0].damaged
+        assert not session.scrub()[0].damaged
+        stream(session, items, 20, 5, lambda: None)
+
+
+def test_a_board_that_stays_wrong_is_taken_out_of_use(
+    tmp_path: Path, python_boards: list[LinkBoard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.trivet"
+    PythonDevice.program, items = write_board_bundle(path)
+    with Session(path, {"fpga0": "python"}) as session:
+        loaded = LinkBoard._loaded
+
+        def stuck(board: LinkBoard, program: Program) -> ReferenceMachine:
+            board.spaces[Space.WGHT][5] ^= 0x40
+            board._machine = None
+            return loaded(board, program)
+
+        monkeypatch.setattr(LinkBoard, "_loaded", stuck)
+        with pytest.warns(RuntimeWarning, match="also with what was loaded just now; do not use"):
+            assert session.scrub() == []
+        stream(session, items, 20, 5, lambda: None)
+    with (
+        Session(path, {"fpga0": "python"}, strict=True) as session,
+        pytest.raises(DeviceError, match="'fpga0': computes wrong bytes for stage 0, also with"),
+    ):
+        session.scrub()
+
+
+@pytest.mark.rtl
+def test_scrub_between_items_of_a_stream_on_the_rtl(tmp_path: Path) -> None:
+    path = tmp_path / "m.trivet"
+    _, items = write_board_bundle(path)
+    found: list[bool] = []
+    with Session(path) as session:
+        stream(session, items, 40, 12, lambda: found.extend(s.damaged for s in session.scrub()))
+    assert found == [False]

@@ -81,6 +81,10 @@ class Buffer:
     def of(cls, array: npt.NDArray[Any]) -> Buffer:
         return cls(np.ascontiguousarray(array))
 
+    @classmethod
+    def zeros(cls, spec: TensorSpec) -> Buffer:
+        return cls(np.zeros(spec.shape, spec.dtype))
+
 
 @dataclass
 class Completion:

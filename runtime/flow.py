@@ -91,6 +91,35 @@ class Flow:
         if refused:
             self._finish(item)
 
+    def add(self, station: Station, device: Device) -> Group | None:
+        """Put a prepared device to work as a further replica; None, and closed, once all is."""
+        lane = Lane(device, station.stage, self._lock)
+        group = Group([lane])
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                station.groups.append(group)
+                self._start(lane)
+                sends = self._dispatch(station)
+        if closed:
+            self._close_device(lane)
+            return None
+        self._send(sends)
+        return group
+
+    def dismiss(self, station: Station, group: Group) -> None:
+        """A replica gets no items any more; another one must be left."""
+        with self._lock:
+            if group not in station.groups:
+                return  # it was lost
+            self._remove(station, group)
+            for lane in group.lanes:
+                lane.dismissed = True
+                station.queue.extendleft(reversed(lane.backlog))
+                lane.backlog.clear()
+            sends = self._dispatch(station)
+        self._send(sends)
+
     def replace(self, lane: Lane, error: DeviceError) -> bool:
         """Take a device out of use whose items can go elsewhere; whether they can."""
         with self._lock:
@@ -221,6 +250,7 @@ class Flow:
                 item = lane.backlog.popleft()
                 lane.inside[item.ticket] = item
             assert item.slot is not None
+            entered = time.monotonic()
             started = time.perf_counter()
             error: DeviceError | None = None
             counters: dict[str, int] = {}
@@ -234,6 +264,7 @@ class Flow:
                 return
             with self._lock:
                 del lane.inside[item.ticket]
+                lane.measure(entered, time.monotonic())
             self._leave(lane, item, lane.span(item.ready, started, finished, counters), error)
 
     def _collect(self, lane: Lane) -> None:
@@ -270,7 +301,8 @@ class Flow:
             if not retry:  # from here on no other thread moves the item
                 lane.answered = time.monotonic()
                 item = lane.inside.pop(completion.ticket, None)
-                lane.since.pop(completion.ticket, None)
+                entered = lane.since.pop(completion.ticket, lane.answered)
+                lane.measure(entered, lane.answered)
         if retry:
             assert error is not None
             completion.release()
@@ -331,16 +363,18 @@ class Flow:
             since = max(lane.answered, min(lane.since.values(), default=time.monotonic()))
             lane.wake.notify_all()
             station = self.stations[lane.stage.index]
-            group = next(g for g in station.groups if lane in g.lanes)
+            group = next((g for g in station.groups if lane in g.lanes), None)
             orphans = sorted([*lane.inside.values(), *lane.backlog], key=lambda i: i.ticket)
             loss = Loss(lane.stage.index, lane.name, lane.attach, str(error), since)
             lane.inside.clear()
             lane.since.clear()
             lane.backlog.clear()
             others = [g for g in station.groups if g is not group and g.is_sound()]
-            moves = not self._strict and len(group.lanes) == 1 and bool(others)
+            alone = lane.dismissed if group is None else len(group.lanes) == 1
+            moves = not self._strict and alone and bool(others)
             if moves:
-                self._remove(station, group)
+                if group is not None:
+                    self._remove(station, group)
                 station.queue.extendleft(reversed(orphans))
                 sends = self._dispatch(station)
                 names = ", ".join(x.label for g in others for x in g.lanes)
@@ -349,7 +383,7 @@ class Flow:
         self._send(sends)
         if moves:
             return
-        if self._can_retry(lane):
+        if group is not None and self._can_retry(lane):
             assert self._fallback is not None
             try:
                 device = self._fallback(lane.stage, lane.name, lane.credits)
@@ -413,13 +447,17 @@ class Flow:
         self._send(sends)
 
     def _give_up(
-        self, station: Station, group: Group, orphans: list[Item], error: DeviceError
+        self, station: Station, group: Group | None, orphans: list[Item], error: DeviceError
     ) -> None:
-        """The group is no more; without another one the stage ends with ``error`` from now on."""
+        """The group is no more; without another one the stage ends with ``error`` from now on.
+
+        None: it was given up before, when another of its devices was lost.
+        """
         with self._lock:
             if self._closed:
                 return
-            self._remove(station, group)
+            if group is not None:
+                self._remove(station, group)
             ended = []
             for item in orphans:
                 item.error = item.error or _again(error)

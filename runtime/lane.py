@@ -80,6 +80,9 @@ class Lane:
         self.wake = threading.Condition(lock)
         self.thread: threading.Thread | None = None
         self.failed: DeviceError | None = None
+        self.dismissed = False  # gets no items any more, and finishes those that it has
+        self.service: float | None = None  # seconds of an item while there is always a next one
+        self._free_at = 0.0
         self._bound: dict[Slot, Callable[[], dict[str, int]]] = {}
 
     @property
@@ -89,7 +92,19 @@ class Lane:
     def has_room(self) -> bool:
         """A further item would go into the device at once."""
         limit = 1 if self.inline else self.credits
-        return self.failed is None and len(self.backlog) + len(self.inside) < limit
+        return not (self.failed or self.dismissed) and len(self.backlog) + len(self.inside) < limit
+
+    def measure(self, entered: float, left: float) -> None:
+        """An item came and went; times of ``time.monotonic()``.
+
+        What a device takes for an item is the time since it was free: since the item before left,
+        if this one waited for that. The mean forgets: 1/8 is of the latest.
+        """
+        seconds = left - max(entered, self._free_at)
+        self._free_at = left
+        self.service = (
+            seconds if self.service is None else self.service + (seconds - self.service) / 8
+        )
 
     def compute(self, slot: Slot) -> dict[str, int]:
         """One item on an inline device, from and into the slot's arrays; its counters."""

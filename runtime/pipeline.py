@@ -7,6 +7,7 @@ for another's consumer.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from .balance import Balancer
 from .delivery import Delivery
 from .device import (
     Buffer,
@@ -26,11 +28,13 @@ from .device import (
     TensorSpec,
 )
 from .flow import Fallback, Flow
-from .lane import Item, Loss, mismatch
+from .lane import Group, Item, Loss, Station, mismatch
 from .report import Reports
 from .ring import Array, Slot, specs_of
 
 __all__ = ["Item", "Pipeline"]
+
+_HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
 class Pipeline:
@@ -52,6 +56,9 @@ class Pipeline:
         Seconds after which a device that holds items and answers none counts as dead; None: never.
     watch
         Told of every item that is done, on any thread; must be quick.
+    rebalance
+        Stages whose boards are slow are shared with the CPU; see :mod:`.balance`. Needs
+        ``fallback``, and ``threads``: those of one CPU device (0: all cores).
     """
 
     def __init__(
@@ -64,7 +71,10 @@ class Pipeline:
         strict: bool = False,
         timeout: float | None = None,
         watch: Callable[[Item], None] | None = None,
+        rebalance: bool = False,
+        threads: int = 0,
     ) -> None:
+        self._stages = stages
         self._watch = watch
         self._lock = threading.Lock()
         self._finished = threading.Condition(self._lock)
@@ -92,6 +102,34 @@ class Pipeline:
         self._closed = False
         self._down = threading.Event()
         self._flow.start()
+        self._balancer: Balancer | None = None
+        if rebalance and fallback is not None:
+            self._balancer = Balancer(
+                self._flow.stations,
+                self._lock,
+                fallback,
+                self._grow,
+                self._flow.dismiss,
+                cores=len(os.sched_getaffinity(0)) if _HAS_AFFINITY else os.cpu_count() or 1,
+                threads=threads,
+            )
+            self._balancer.start()
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """What re-balancing changed, in words."""
+        return () if self._balancer is None else tuple(self._balancer.moves)
+
+    def _grow(self, station: Station, device: Device, ahead: int) -> Group | None:
+        """One more replica of a stage, and room for as many more items."""
+        group = self._flow.add(station, device)
+        if group is not None:
+            slots = [Slot(self._stages) for _ in range(ahead)]
+            with self._lock:
+                self._free += slots
+                self.capacity += ahead
+                self._finished.notify_all()
+        return group
 
     def reports(self) -> Reports:
         """Empty reports, one for each device now at work."""
@@ -248,6 +286,8 @@ class Pipeline:
             self._closed = True
             self._finished.notify_all()
         if first:
+            if self._balancer is not None:
+                self._balancer.close()
             self._flow.close()
             self._delivery.close(_closed_error())
             self._down.set()

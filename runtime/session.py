@@ -64,6 +64,9 @@ class Session:
         on the CPU, with a ``RuntimeWarning`` that names the device.
     timeout
         Seconds without an answer after which a device that holds items counts as dead.
+    rebalance
+        Devices are measured as they work; a stage whose boards are too slow is shared with the CPU
+        as long as that makes the stream faster (:attr:`moves`). The bytes stay the same.
 
     Raises
     ------
@@ -80,15 +83,21 @@ class Session:
         strict: bool = False,
         *,
         timeout: float | None = None,
+        rebalance: bool = False,
     ) -> None:
         if isinstance(source, Bundle):
-            self._load(source, devices or {}, strict, timeout)
+            self._load(source, devices or {}, strict, timeout, rebalance)
         else:
             with Bundle.open(source) as bundle:
-                self._load(bundle, devices or {}, strict, timeout)
+                self._load(bundle, devices or {}, strict, timeout, rebalance)
 
     def _load(
-        self, bundle: Bundle, devices: Mapping[str, str], strict: bool, timeout: float | None
+        self,
+        bundle: Bundle,
+        devices: Mapping[str, str],
+        strict: bool,
+        timeout: float | None,
+        rebalance: bool,
     ) -> None:
         manifest = bundle.manifest
         self._inputs = {port.name: port for port in manifest.model.inputs}
@@ -126,6 +135,8 @@ class Session:
                 fallback=self._fallback,
                 strict=strict,
                 timeout=timeout,
+                rebalance=rebalance,
+                threads=threads or 0,
             )
         except BaseException:
             for device in itertools.chain(*made):
@@ -176,6 +187,11 @@ class Session:
     def losses(self) -> tuple[Loss, ...]:
         """Devices that were lost, and the seconds that their stages did without an answer."""
         return self._pipeline.losses
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """What ``rebalance`` changed so far, in words."""
+        return self._pipeline.moves
 
     def scrub(self) -> list[Scrubbed]:
         """Check what the devices hold, between two items, and load it anew where it may decay.

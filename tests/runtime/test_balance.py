@@ -1,0 +1,163 @@
+"""A stage that becomes slow is shared with the CPU: how far, and in a stream that goes on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundles import SHAPE, expected, write
+
+from trivet import Session
+from trivet.compiler.planner.check import check
+from trivet.compiler.planner.problem import Machine, Problem, Run, Value
+from trivet.runtime.balance import Load, share
+from trivet.runtime.devices.recorded import RecordedDevice
+
+PACE = 0.004  # seconds of an item on each board
+
+
+def test_what_fits_nowhere_else_sets_the_pace() -> None:
+    found = share([Load((0.02,), None), Load((), 0.001)], cores=2)
+    assert found.pace == pytest.approx(0.02, rel=1e-3)
+    assert found.on_cpu == (0.0, 1.0)
+
+
+def test_the_cpu_takes_what_a_board_is_too_slow_for() -> None:
+    """At T the board has T / 20 ms of the items, one core the rest at 5 ms: T = 4 ms."""
+    found = share([Load((0.02,), 0.005)], cores=1)
+    assert found.pace == pytest.approx(0.004, rel=1e-3)
+    assert found.on_cpu[0] == pytest.approx(0.8, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_other_shares_are_faster(seed: int) -> None:
+    rng = random.Random(seed)
+    loads = [
+        Load(tuple(rng.uniform(1, 20) for _ in range(rng.randrange(3))), rng.uniform(1, 30))
+        for _ in range(rng.randrange(1, 4))
+    ]
+    cores = rng.choice([1, 2, 8])
+    found = share(loads, cores)
+    best = min(
+        max(
+            sum(p * (x.cpu or 0) for p, x in zip(parts, loads, strict=True)) / cores,
+            *((1 - p) / sum(1 / s for s in x.boards) for p, x in zip(parts, loads, strict=True)
+              if x.boards),
+            0.0,
+        )
+        for parts in itertools.product(*(
+            [k / 20 for k in range(21)] if x.boards else [1.0] for x in loads
+        ))
+    )  # fmt: skip
+    assert found.pace <= best * 1.001
+    need = sum(p * (x.cpu or 0) for p, x in zip(found.on_cpu, loads, strict=True))
+    assert need <= found.pace * cores * 1.001
+
+
+def fresh_optimum(stages: list[dict[str, float]]) -> float:
+    """Seconds an item of the planner's best plan of whole stages: by trying all, each checked."""
+    names = sorted({name for stage in stages for name in stage})
+    count = len(stages)
+    problem = Problem(
+        units=tuple(f"s{k}" for k in range(count)),
+        values=tuple(
+            Value(f"t{k}", k - 1 if k else None, (k,) if k < count else (), 16.0, k == count)
+            for k in range(count + 1)
+        ),
+        machines=tuple(
+            Machine(n, "cpu" if n == "cpu0" else "fpga", tuple(s.get(n) for s in stages),
+                    pooled=n == "cpu0")
+            for n in names
+        ),
+        macs=(1,) * count,
+        memory=(0,) * count,
+    )  # fmt: skip
+    best = float("inf")
+    for homes in itertools.product(*(sorted(stage) for stage in stages)):
+        runs = tuple(
+            Run(name, tuple(k for k, _ in group))
+            for name, group in itertools.groupby(enumerate(homes), key=lambda pair: pair[1])
+            for group in [list(group)]
+        )
+        verdict = check(problem, runs)
+        if not verdict.violations:
+            best = min(best, verdict.objective)
+    return best
+
+
+def test_a_stage_made_five_times_slower_in_a_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(
+        tmp_path / "m", ("onnx", "program", "onnx", "onnx"), seconds=PACE, attach="recorded",
+        devices=["cpu0", "fpga0", "cpu0", "fpga1"],
+    )  # fmt: skip
+    x = [np.random.default_rng(k).standard_normal(SHAPE).astype(np.float32) for k in range(50)]
+    times: list[float] = []
+    slowed = 0.0
+    with Session(path, rebalance=True) as session:
+        boards = [
+            lane.device for lane in session._pipeline._flow.lanes if lane.attach == "recorded"
+        ]
+
+        def feeds() -> Iterator[dict[str, np.ndarray]]:
+            for k in itertools.count():
+                if slowed and time.monotonic() > slowed + 4.0:
+                    return
+                yield {"x": x[k % 50]}
+
+        for k, (y,) in enumerate(session.stream(feeds())):
+            np.testing.assert_array_equal(y, expected(x[k % 50], 4), strict=True)
+            times.append(time.monotonic())
+            if k == 300:
+                assert isinstance(boards[0], RecordedDevice)
+                boards[0]._seconds = 5 * PACE
+                slowed = times[-1]
+        (moved,) = [m for m in session.moves if "stage 1 is shared with the CPU" in m]
+        (on_cpu,) = [
+            r for r in session.last_reports if (r.index, r.device, r.attach) == (1, "fpga0", "cpu")
+        ]
+        tiny = on_cpu.seconds / on_cpu.items
+    optimum = fresh_optimum([
+        {"cpu0": tiny}, {"cpu0": tiny, "fpga0": 5 * PACE}, {"cpu0": tiny}, {"fpga1": PACE},
+    ])  # fmt: skip
+    assert optimum == PACE
+    marks = np.array(times)
+    windows = [
+        (start - slowed, np.count_nonzero((marks >= start) & (marks < start + 1.0)))
+        for start in np.arange(slowed, slowed + 3.0, 0.1)
+    ]
+    short = [at for at, rate in windows if rate < 0.9 / optimum]
+    good = max(short, default=-0.1) + 0.1  # from there on it is always enough
+    assert good < 2.5, windows
+    last = windows[-1][1]
+    with capsys.disabled():
+        print(f" 90 % from {good:.1f} s on, at the end {last * optimum:.1%}; {moved} ", end="")
+
+
+def test_a_lane_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:
+    path = write(tmp_path / "m", ("program", "onnx"), seconds=PACE, attach="recorded",
+                 devices=["fpga0", "fpga1"])  # fmt: skip
+    x = np.zeros(SHAPE, np.float32)
+    begun = time.monotonic()
+    with Session(path, rebalance=True) as session:
+        slow, _ = (lane.device for lane in session._pipeline._flow.lanes)
+        assert isinstance(slow, RecordedDevice)
+        slow._seconds = 8 * PACE
+
+        def feeds() -> Iterator[dict[str, np.ndarray]]:
+            while len(session.moves) < 2 and time.monotonic() < begun + 20.0:
+                if session.moves:
+                    slow._seconds = PACE / 2
+                yield {"x": x}
+
+        for (y,) in session.stream(feeds()):
+            np.testing.assert_array_equal(y, expected(x, 2), strict=True)
+        assert "is shared with the CPU" in session.moves[0]
+        assert session.moves[1] == "stage 0 gives a lane on the CPU back"
+        assert len(list(session.stream({"x": x} for _ in range(20)))) == 20

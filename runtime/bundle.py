@@ -396,6 +396,18 @@ class BundleWriter:
                 writer._members[name] = bundle.read(name)
         return writer
 
+    def place(self, plan: bytes, homes: Sequence[Sequence[str]]) -> None:
+        """Another plan for the same stages: plan.json, and the devices of each stage.
+
+        ``ValueError`` for a stage that is split, whose devices each hold a part.
+        """
+        for k, (stage, members) in enumerate(zip(self._stages, homes, strict=True)):
+            if stage.shards > 1:
+                raise ValueError(f"stage {stage.index} is split and keeps its devices")
+            kept = list(members) if len(members) > 1 else []
+            self._stages[k] = msgspec.structs.replace(stage, members=kept)
+        self._members[PLAN] = plan
+
     def add_vectors(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Store test vectors (``vectors.npz``); no object arrays."""
         self._vectors = self.add(VECTORS, pack_vectors(arrays))

@@ -121,7 +121,8 @@ def run_command(
     devices: dict[str, str],
     *,
     strict: bool,
-    scrub: bool = False,
+    rebalance: bool,
+    scrub: bool,
     as_json: bool,
 ) -> None:
     import io
@@ -137,7 +138,10 @@ def run_command(
         warnings.simplefilter("always")
         warnings.showwarning = _show_warning
         feeds, stacked = _items(opened.manifest.model.inputs, arrays)
-        with _bar("opening the devices") as tell, Session(opened, devices, strict) as session:
+        with (
+            _bar("opening the devices") as tell,
+            Session(opened, devices, strict, rebalance=rebalance) as session,
+        ):
             names = [o.name for o in session.get_outputs()]
             scrubbed = [session.scrub()] if scrub else []
             started = time.perf_counter()
@@ -146,7 +150,7 @@ def run_command(
                 rows.append(row)
                 tell(len(rows), len(feeds), "items")
             seconds = time.perf_counter() - started
-            reports, losses = session.last_reports, session.losses
+            reports, losses, moves = session.last_reports, session.losses, session.moves
             scrubbed += [session.scrub()] if scrub else []
     columns = {name: [row[k] for row in rows] for k, name in enumerate(names)}
     joined = {n: _join(c, stacked) for n, c in columns.items()}
@@ -167,6 +171,7 @@ def run_command(
     damaged = [f"'{s.device}' ({s.attach})" for found in scrubbed[1:] for s in found if s.damaged]
     if as_json:
         found = {"items": len(rows), "seconds": seconds, "output": str(target), "stages": stages}
+        found["moves"] = list(moves)
         found["losses"] = [msgspec.to_builtins(loss) for loss in losses]
         found["scrubbed"] = [[msgspec.to_builtins(s) for s in found] for found in scrubbed]
         json.dump(found, sys.stdout, indent=1)
@@ -179,7 +184,7 @@ def run_command(
             markup=False,
             soft_wrap=True,
         )
-    for what in (*map(_told_loss, losses), *map(_told_scrub, itertools.chain(*scrubbed))):
+    for what in (*moves, *map(_told_loss, losses), *map(_told_scrub, itertools.chain(*scrubbed))):
         if not as_json:
             screen.print(what, markup=False, soft_wrap=True)
     if damaged:

@@ -254,6 +254,10 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="A failing device is an error, no CPU fallback.")
     ] = False,
+    rebalance: Annotated[
+        bool,
+        typer.Option("--rebalance", help="Share stages that are too slow with the CPU, live."),
+    ] = False,
     scrub: Annotated[
         bool,
         typer.Option(
@@ -267,7 +271,33 @@ def run(
     from trivet._cli_run import run_command
 
     attach = dict(pairs(device, "--device", "NAME=ATTACH"))
-    run_command(bundle, input, output, attach, strict=strict, scrub=scrub, as_json=json)
+    run_command(
+        bundle, input, output, attach, strict=strict, rebalance=rebalance, scrub=scrub, as_json=json
+    )
+
+
+@app.command(cls=_Command)
+def replan(
+    bundle: Bundle,
+    from_trace: Annotated[
+        Path,
+        typer.Option(
+            "--from-trace",
+            help="A trace of a stream, or what `trivet run --json` printed.",
+            metavar="T.json",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The bundle with the new plan.", metavar="NEW.trivet"),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Place a bundle's stages anew, by what they took; nothing is compiled again."""
+    from trivet._cli_replan import replan_command
+
+    replan_command(bundle, from_trace, output, as_json=json)
 
 
 @app.command(cls=_Command)

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -511,6 +512,46 @@ def test_lost_part_is_computed_on_the_cpu(what: str) -> None:
     (notice,) = pipe.take_notices()
     assert "device 'p01' (fake) failed at stage 0" in notice
     assert devices[0].seen == devices[2].seen == list(range(30)), "the others go on undisturbed"
+
+
+def test_strict_ends_every_item_though_two_parts_are_lost() -> None:
+    devices = parts(
+        p0=lambda t, c: "die" if c == 2 else "", p1=lambda t, c: "die" if c == 3 else ""
+    )
+    pipe = Pipeline([split_stage()], [devices], ["y"], strict=True)
+    try:
+        tickets = [pipe.submit({"x": np.zeros((2, 8), np.int64)}) for _ in range(pipe.capacity)]
+        for ticket in tickets:
+            with suppress(DeviceError):
+                in_time(lambda ticket=ticket: catch(lambda: pipe.take(ticket)))()
+        with pytest.raises(DeviceError, match="the board is gone"):
+            pipe.take(pipe.submit({"x": np.zeros((2, 8), np.int64)}))
+    finally:
+        pipe.close()
+
+
+def test_a_replica_is_added_and_dismissed_under_a_stream() -> None:
+    first, second = ShuffleDevice("d0", delay=0.004), ShuffleDevice("d1", delay=0.004)
+    pipe = pipeline([first, ShuffleDevice("last")])
+    (station, _) = pipe._flow.stations
+
+    def change() -> None:
+        time.sleep(0.03)
+        group = pipe._grow(station, second, 3)
+        assert group is not None
+        time.sleep(0.05)
+        pipe._flow.dismiss(station, group)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        assert in_time(lambda: drive(pipe, 300)) == [v + 2 for v in range(300)]
+    finally:
+        thread.join()
+        pipe.close()
+    assert second.seen
+    assert sorted(first.seen + second.seen) == list(range(300))
+    assert second.closed
 
 
 def test_error_of_a_part_is_the_items_once() -> None:

@@ -1,0 +1,192 @@
+"""The command that places a bundle's stages anew, by what a stream of it took."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trivet._cli_common import Fault, check_target, console
+
+if TYPE_CHECKING:
+    from trivet.compiler.cost import Cost
+    from trivet.runtime.bundle import Bundle
+    from trivet.runtime.device import Stage
+
+__all__ = ["measured_times", "replan_command"]
+
+Times = dict[tuple[int, str], float]  # stage, device -> seconds from item to item
+_SAMPLES = 20
+_LIMIT = 2.0  # seconds for a stage's samples on the CPU
+
+
+def measured_times(path: Path) -> tuple[Times, set[tuple[int, str]]]:
+    """Seconds of an item by stage and device, and which of those were computed on the CPU.
+
+    ``path`` is a trace (Chrome's JSON), or what ``trivet run --json`` printed. In a trace an item's
+    time on a device begins when the item before it was done, if that was later than its own start.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise Fault(f"trace {path}: cannot be read ({e.strerror}); check the path") from e
+    except ValueError as e:
+        raise Fault(f"trace {path}: not JSON ({e}); trace a run again") from e
+    try:
+        if isinstance(data, dict) and "stages" in data:
+            rows = [r for r in data["stages"] if r["items"]]
+            times = {(int(r["stage"]), str(r["device"])): r["seconds"] / r["items"] for r in rows}
+            cpu = {(int(r["stage"]), str(r["device"])) for r in rows if r["attach"] == "cpu"}
+        else:
+            times, cpu = _traced(data["traceEvents"] if isinstance(data, dict) else data)
+    except (KeyError, TypeError, AttributeError) as e:
+        raise Fault(
+            f"trace {path}: neither a trace nor what trivet run --json prints ({e}); trace a run "
+            "again"
+        ) from e
+    if not times:
+        raise Fault(f"trace {path}: no item of any stage is in it; trace a stream of some items")
+    return times, cpu
+
+
+def _traced(events: list[Any]) -> tuple[Times, set[tuple[int, str]]]:
+    spans: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    cpu = set()
+    for event in events:
+        facts = event.get("args") or {}
+        if event.get("ph") != "X" or not {"stage", "device"} <= set(facts):
+            continue
+        if "predicted" in str(event.get("cat", "")) or facts.get("predicted"):
+            continue
+        key = int(facts["stage"]), str(facts["device"])
+        spans.setdefault(key, []).append((event["ts"], event["ts"] + event["dur"]))
+        if facts.get("attach") == "cpu":
+            cpu.add(key)
+    times = {}
+    for key, found in spans.items():
+        found.sort(key=lambda span: span[1])
+        free, taken = 0.0, []
+        for start, end in found:
+            taken.append(end - max(start, free))
+            free = end
+        times[key] = statistics.median(taken) / 1e6
+    return times, cpu
+
+
+def replan_command(path: Path, trace: Path, out: Path | None, *, as_json: bool) -> None:
+    from trivet.compiler.planner.replan import PlacedStage, replan
+    from trivet.runtime.bundle import Bundle, BundleWriter
+
+    if out is not None:
+        check_target(out)
+    times, on_cpu = measured_times(trace)
+    with Bundle.open(path) as bundle:
+        rig = bundle.rig().devices
+        plan = bundle.plan_json()
+        stages = bundle.stages()
+        infos = bundle.manifest.stages
+        for key in times:
+            if key[0] >= len(stages) or key[1] not in rig:
+                raise Fault(
+                    f"trace {trace}: has stage {key[0]} on {key[1]}, which {path} has not; trace a "
+                    "run of this bundle"
+                )
+        placed = []
+        for stage, info, entry in zip(stages, infos, plan["stages"], strict=True):
+            members = tuple(info.members or [entry["device"]])
+            seconds = _seconds(bundle, stage, members, entry, times, on_cpu, trace.name)
+            placed.append(PlacedStage(tuple(info.inputs), tuple(info.outputs), members, seconds))
+        sorts = {
+            name: (device.kind, f"{device.kind} {device.board} {device.clock_hz}")
+            for name, device in rig.items()
+        }
+        found = replan(plan, placed, sorts)
+        if out is not None:
+            writer = BundleWriter.copy_of(bundle)
+            writer.place(json.dumps(found.plan, indent=1).encode() + b"\n", found.homes)
+    if out is not None:
+        writer.write(out)
+    if as_json:
+        json.dump(found.plan, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    screen = console()
+    for k, (old, new) in enumerate(zip(placed, found.homes, strict=True)):
+        cost = old.seconds[new[0]]
+        moved = "" if old.members == new else f", was on {', '.join(old.members)}"
+        screen.print(
+            f"stage {k} on {', '.join(new)}{moved}: {cost.value * 1e3:.4g} ms an item "
+            f"({cost.source}: {cost.detail})",
+            markup=False,
+            soft_wrap=True,
+        )
+    screen.print(
+        f"{found.before * 1e3:.4g} ms from item to item become {found.after * 1e3:.4g}, at least "
+        f"{found.solution.lower_bound * 1e3:.4g} with these stages"
+        + (f" -> {out}" if out is not None else "; -o NEW.trivet writes it"),
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _seconds(
+    bundle: Bundle,
+    stage: Stage,
+    members: tuple[str, ...],
+    entry: Mapping[str, Any],
+    times: Times,
+    on_cpu: set[tuple[int, str]],
+    source: str,
+) -> dict[str, Cost]:
+    """Seconds of an item on every device that may run the stage, and where each is from."""
+    from trivet.compiler.cost import Cost
+
+    rig = bundle.rig().devices
+    found: dict[str, Cost] = {}
+    for (index, name), seconds in times.items():
+        # What the CPU computed in a board's place says nothing of the board.
+        if index == stage.index and ((index, name) not in on_cpu or rig[name].kind == "cpu"):
+            found[name] = Cost(seconds, "s", "measured", f"in {source}")
+    own = rig[members[0]]
+    for name, device in rig.items():
+        alike = (device.kind, device.board, device.clock_hz) == (own.kind, own.board, own.clock_hz)
+        if name in found:
+            continue
+        if device.kind == "cpu" and (stage.kind == "onnx" or stage.fallback is not None):
+            found[name] = Cost(
+                _on_cpu(stage, device.threads or 0), "s", "measured",
+                f"alone on this machine's CPU, {device.threads or 'all'} threads",
+            )  # fmt: skip
+        elif device.kind == "fpga" and alike and stage.kind == "program":
+            known = next((m for m in members if m in found), None)
+            if known is not None:
+                found[name] = Cost(found[known].value, "s", "measured", f"as {known} in {source}")
+            elif name in members and entry.get("compute") is not None:
+                found[name] = Cost(float(entry["compute"]), "s", "predicted", "as the plan has it")
+    return found
+
+
+def _on_cpu(stage: Stage, threads: int) -> float:
+    """Median seconds of an item in onnxruntime, on zeros."""
+    from trivet.runtime.device import Buffer
+    from trivet.runtime.devices.cpu import CpuDevice
+
+    device = CpuDevice("cpu", {"threads": str(threads)})
+    try:
+        device.prepare(stage)
+        inputs = [Buffer.zeros(spec) for spec in stage.inputs]
+        taken: list[float] = []
+        until = time.perf_counter() + _LIMIT
+        while len(taken) < 3 or (len(taken) < _SAMPLES and time.perf_counter() < until):
+            began = time.perf_counter()
+            done = device.compute(0, inputs)
+            taken.append(time.perf_counter() - began)
+            if done.error is not None:
+                raise done.error
+    finally:
+        device.close()
+    return statistics.median(taken[1:])

@@ -9,7 +9,10 @@ from amaranth.lib.wiring import In, Out
 from .config import EngineConfig
 from .isa import INSTRUCTION_BYTES
 
-__all__ = ["COUNT_BITS", "Area", "Extent", "Loader", "Memory", "Peeker", "memories"]
+__all__ = [
+    "COUNT_BITS", "EXTENT", "LOADER", "Area", "Extent", "Loader", "Memory", "Peeker", "memories",
+    "peeker_members", "run_end",
+]
 
 COUNT_BITS = 11  # bytes of a frame's payload
 
@@ -45,8 +48,41 @@ def memories(config: EngineConfig) -> tuple[Memory, ...]:
 # each ``run`` bytes they go on in the next word; 0 means that words are filled one after another.
 Area = data.StructLayout({"space": 8, "run": 16, "address": 32, "count": COUNT_BITS})
 
+# Members of the extent and the loader.
+EXTENT = wiring.Signature({"start": In(1), "area": In(Area), "done": Out(1), "inside": Out(1)})
+LOADER = wiring.Signature(
+    {
+        "start": In(1),
+        "area": In(Area),
+        "i": In(stream.Signature(8)),
+        "write_en": Out(1),
+        "write_space": Out(3),
+        "write_addr": Out(16),
+        "write_byte": Out(8),
+        "write_data": Out(8),
+        "write_ready": In(1),
+        "write_idle": In(1),
+        "done": Out(1),
+    }
+)
 
-def _run_end(run):
+
+def peeker_members(config):
+    """Members of the peeker."""
+    return wiring.Signature(
+        {
+            "start": In(1),
+            "area": In(Area),
+            "read_en": Out(1),
+            "read_addr": Out(16),
+            "read_ready": In(1),
+            "read_data": In(8 * config.word_bytes),
+            "o": Out(stream.Signature(8)),
+        }
+    )
+
+
+def run_end(run):
     """The run to count down from: a run of 0, or beyond a frame, never ends inside one."""
     endless = (1 << COUNT_BITS) - 1
     return Mux((run == 0) | (run > endless), endless, run)
@@ -70,7 +106,7 @@ class Extent(wiring.Component):
 
     def __init__(self, config):
         self.memories = memories(config)
-        super().__init__({"start": In(1), "area": In(Area), "done": Out(1), "inside": Out(1)})
+        super().__init__(EXTENT)
 
     def elaborate(self, platform):
         m = Module()
@@ -78,7 +114,7 @@ class Extent(wiring.Component):
         word_bytes = Signal(range(257), reset_less=True)
         words = Signal(17, reset_less=True)
         run = Signal(COUNT_BITS, reset_less=True)
-        m.d.sync += [word_bytes.eq(0), run.eq(_run_end(self.area.run))]
+        m.d.sync += [word_bytes.eq(0), run.eq(run_end(self.area.run))]
         with m.Switch(self.area.space):
             for space, memory in enumerate(self.memories):
                 with m.Case(space):
@@ -156,21 +192,7 @@ class Loader(wiring.Component):
 
     def __init__(self, config):
         self.memories = memories(config)
-        super().__init__(
-            {
-                "start": In(1),
-                "area": In(Area),
-                "i": In(stream.Signature(8)),
-                "write_en": Out(1),
-                "write_space": Out(3),
-                "write_addr": Out(16),
-                "write_byte": Out(8),
-                "write_data": Out(8),
-                "write_ready": In(1),
-                "write_idle": In(1),
-                "done": Out(1),
-            }
-        )
+        super().__init__(LOADER)
 
     def elaborate(self, platform):
         m = Module()
@@ -190,7 +212,7 @@ class Loader(wiring.Component):
         is_run_end = Signal(reset_less=True)
         is_word_end = Signal(reset_less=True)
         run = Signal(COUNT_BITS)
-        m.d.comb += run.eq(_run_end(self.area.run))
+        m.d.comb += run.eq(run_end(self.area.run))
 
         wants = Signal()  # bytes
         takes = Signal()
@@ -281,17 +303,7 @@ class Peeker(wiring.Component):
     def __init__(self, config, latency):
         self.word_bytes = config.word_bytes
         self.latency = latency
-        super().__init__(
-            {
-                "start": In(1),
-                "area": In(Area),
-                "read_en": Out(1),
-                "read_addr": Out(16),
-                "read_ready": In(1),
-                "read_data": In(8 * config.word_bytes),
-                "o": Out(stream.Signature(8)),
-            }
-        )
+        super().__init__(peeker_members(config))
 
     def elaborate(self, platform):
         m = Module()
@@ -302,7 +314,7 @@ class Peeker(wiring.Component):
         byte = Signal(range(self.word_bytes))
         wait = Signal(range(self.latency + 1))
         run = Signal(COUNT_BITS, reset_less=True)
-        m.d.sync += run.eq(_run_end(self.area.run))
+        m.d.sync += run.eq(run_end(self.area.run))
 
         arrives = Signal()  # the word is at the read port
 
@@ -316,7 +328,7 @@ class Peeker(wiring.Component):
             with m.State("IDLE"):
                 m.d.sync += [
                     left.eq(self.area.count),
-                    run_left.eq(_run_end(self.area.run)),
+                    run_left.eq(run_end(self.area.run)),
                     self.read_addr.eq(self.area.address),
                 ]
                 with m.If(self.start & (self.area.count != 0)):

@@ -83,7 +83,7 @@ class BoardCore(wiring.Component):
 
     def __init__(self, config, build_sha256, *, board, clock_hz, baud, receive_depth):
         self.top = Top(config, build_sha256, board=board)
-        self.uart = Uart(clock_hz, baud, receive_depth)
+        self.uart = Uart(clock_hz, baud, receive_depth, buffered=not config.compact)
         self.lights = Lights(clock_hz)
         super().__init__({
             "rx": In(1, init=1),

@@ -149,7 +149,7 @@ class UartReceiver(wiring.Component):
 
 
 class Uart(wiring.Component):
-    """Both directions, with registers towards the logic and a FIFO behind the receiver.
+    """Both directions, with a FIFO behind the receiver.
 
     Parameters
     ----------
@@ -158,6 +158,8 @@ class Uart(wiring.Component):
     depth : :class:`int`
         Bytes that are kept when nobody takes them. The line cannot be stopped: what comes beyond
         that is lost, and told by :attr:`error`.
+    buffered : :class:`bool`
+        Registers towards the logic: two bytes more each way.
 
     Members
     -------
@@ -171,8 +173,9 @@ class Uart(wiring.Component):
         A byte was lost: damaged, or the FIFO was full. For one cycle.
     """
 
-    def __init__(self, clock_hz, baud, depth):
+    def __init__(self, clock_hz, baud, depth, *, buffered=True):
         self.depth = depth
+        self.buffered = buffered
         self.receiver = UartReceiver(clock_hz, baud)
         self.transmitter = UartTransmitter(clock_hz, baud)
         super().__init__({
@@ -188,12 +191,16 @@ class Uart(wiring.Component):
         m.submodules.receiver = receiver = self.receiver
         m.submodules.transmitter = transmitter = self.transmitter
         m.submodules.fifo = fifo = SyncFIFOBuffered(width=8, depth=self.depth)
-        m.submodules.received = received = Buffer(8)
-        m.submodules.sent = sent = Buffer(8)
-        wiring.connect(m, fifo.r_stream, received.i)
-        wiring.connect(m, received.o, wiring.flipped(self.o))
-        wiring.connect(m, wiring.flipped(self.i), sent.i)
-        wiring.connect(m, sent.o, transmitter.i)
+        if self.buffered:
+            m.submodules.received = received = Buffer(8)
+            m.submodules.sent = sent = Buffer(8)
+            wiring.connect(m, fifo.r_stream, received.i)
+            wiring.connect(m, received.o, wiring.flipped(self.o))
+            wiring.connect(m, wiring.flipped(self.i), sent.i)
+            wiring.connect(m, sent.o, transmitter.i)
+        else:
+            wiring.connect(m, fifo.r_stream, wiring.flipped(self.o))
+            wiring.connect(m, wiring.flipped(self.i), transmitter.i)
         m.d.comb += [
             receiver.rx.eq(self.rx),
             self.tx.eq(transmitter.tx),

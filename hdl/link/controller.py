@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from trivet.hdl.expand import PORTS, SETUP_BYTES, Expander
 from trivet.hdl.loader import COUNT_BITS, Area, Extent, Loader, Peeker
+from trivet.hdl.mover import Mover
 
 from .frames import PAYLOAD_BYTES, Frame, Nak, Reply, Type
 
@@ -139,13 +140,17 @@ class Controller(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
-        m.submodules.extent = extent = Extent(self.config)
-        m.submodules.loader = loader = Loader(self.config)
+        if self.config.compact:
+            m.submodules.mover = mover = Mover(self.config, self.read_latency)
+            extent, loader, peeker = mover.extent, mover.loader, mover.peeker
+        else:
+            m.submodules.extent = extent = Extent(self.config)
+            m.submodules.loader = loader = Loader(self.config)
+            m.submodules.peeker = peeker = Peeker(self.config, self.read_latency)
         if self.config.expander:
             m.submodules.expander = expander = Expander(self.config)
         else:
             expander = PORTS.create()
-        m.submodules.peeker = peeker = Peeker(self.config, self.read_latency)
         m.submodules.greeting = greeting = memory.Memory(
             shape=8, depth=len(self.greeting), init=self.greeting,
             # Else yosys makes it of LUTs, of which a small engine's board has few.
@@ -567,9 +572,27 @@ class Controller(wiring.Component):
                 m.d.comb += size.eq(counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES)
             with m.Case(Type.DONE):
                 m.d.comb += size.eq(Mux(gives_fault, 3, 12))
+        short = body[:8]
+        if self.config.compact and not self.config.counters:
+            # Chosen byte by byte, as nothing of it changes meanwhile: no copy is kept.
+            at = Signal(range(COUNTER_BYTES))
+            short = Signal(8)
+            result = Cat(runs[shown].ticket, runs[shown].aborted, C(0, 31), outcomes[shown].cycles)
+            fault = Cat(C(Fault.ENGINE, 8), outcomes[shown].layer)
+            with m.If(fills):
+                m.d.sync += at.eq(0)
+            with m.Elif(moves & ~from_greeting):
+                m.d.sync += at.eq(at + 1)
+            with m.If(gives_greeting):
+                m.d.comb += short.eq(Mux(at == 0, epoch, 0))
+            with m.Elif(gives_run):
+                m.d.comb += short.eq(Mux(gives_fault, fault.word_select(at[:2], 8),
+                                         result.word_select(at, 8)))
+            with m.Elif(~gives_counters):
+                m.d.comb += short.eq(reason)
         m.d.comb += [
             self.reply.payload.eq(Mux(gives_data, peeker.o.payload,
-                                      Mux(from_greeting, greeting_port.data, body[:8]))),
+                                      Mux(from_greeting, greeting_port.data, short))),
             self.reply.valid.eq(in_body & (peeker.o.valid | ~gives_data)),
             peeker.o.ready.eq(in_body & gives_data & self.reply.ready),
             moves.eq(self.reply.valid & self.reply.ready),

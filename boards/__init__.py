@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from .arty_a7_100t import ARTY_A7_100T
 from .board import Board, HostLink, Resources, Toolchain, Wiring
 from .colorlight_i5 import COLORLIGHT_I5
 from .ecpix5_85 import ECPIX5_85
 from .icebreaker import ICEBREAKER
+from .kv260 import KV260
 from .orangecrab_85f import ORANGECRAB_85F
+from .tang_nano_20k import TANG_NANO_20K
 from .ulx3s_12f import ULX3S_12F
 from .ulx3s_25f import ULX3S_25F
 from .ulx3s_45f import ULX3S_45F
@@ -25,6 +28,9 @@ BOARDS: dict[str, Board] = {
         ORANGECRAB_85F,
         COLORLIGHT_I5,
         ICEBREAKER,
+        TANG_NANO_20K,
+        ARTY_A7_100T,
+        KV260,
     )
 }
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from .board import Resources
 
-__all__ = ["ECP5_12F", "ECP5_25F", "ECP5_45F", "ECP5_85F", "ENGINE_4X4", "ENGINE_16X8"]
+__all__ = [
+    "ECP5_12F",
+    "ECP5_25F",
+    "ECP5_45F",
+    "ECP5_85F",
+    "ENGINE_2X4",
+    "ENGINE_4X4",
+    "ENGINE_16X8",
+]
 
 
 def _ecp5(luts: int, dsps: int, brams: int) -> Resources:
@@ -46,4 +54,11 @@ ENGINE_4X4: dict[str, int] = {
     "requantisers": 1,
     "weight_words": 3072,
     "addends": 2,
+}
+# With at most 16 multipliers, those of requantiser and link included.
+ENGINE_2X4: dict[str, int] = {
+    **ENGINE_4X4,
+    "lanes": 2,
+    "act_bank_words": 2048,
+    "weight_words": 4096,
 }

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from amaranth import *
 from amaranth.lib.cdc import ResetSynchronizer
 
+from .clocks_gowin import gowin_pll, gowin_pll_instance
+from .clocks_xilinx import xilinx_pll, xilinx_pll_instance
+
 __all__ = ["ClockSource", "Ecp5Pll", "Ice40Pll", "ecp5_pll", "ice40_pll"]
 
 ECP5_INPUT_HZ = (8_000_000, 400_000_000)
@@ -100,7 +103,7 @@ class ClockSource(Elaboratable):
     Parameters
     ----------
     family : :class:`str`
-        As in :class:`trivet.boards.board.Toolchain`.
+        As in :class:`trivet.boards.board.Toolchain`; "xilinxup" for UltraScale+.
     oscillator : Signal, in
         Input of the PLL; of an iCE40's, the port of the pin itself.
     oscillator_hz, clock_hz : :class:`int`
@@ -118,8 +121,10 @@ class ClockSource(Elaboratable):
             self.pll = None
         elif family == "ice40":
             self.pll = ice40_pll(oscillator_hz, clock_hz)
+        elif family == "gowin":
+            self.pll = gowin_pll(oscillator_hz, clock_hz)
         else:
-            raise ValueError(f"clock: no PLL is known for {family}; use the oscillator's clock")
+            self.pll = xilinx_pll(family, oscillator_hz, clock_hz)
 
     def elaborate(self, platform):
         m = Module()
@@ -128,7 +133,7 @@ class ClockSource(Elaboratable):
         if self.pll is None:
             m.d.comb += [clock.eq(self.oscillator), locked.eq(1)]
         else:
-            pll = _ice40 if self.family == "ice40" else _ecp5
+            pll = _PLLS[self.family]
             m.submodules.pll = pll(self, clock, locked)
         m.d.comb += ClockSignal("sync").eq(clock)
         m.submodules.reset = ResetSynchronizer(~locked, domain="sync")
@@ -193,3 +198,9 @@ def _ecp5(source, clock, locked):
         o_CLKOP=clock,
         o_LOCK=locked,
     )
+
+
+_PLLS = {
+    "ecp5": _ecp5, "ice40": _ice40, "gowin": gowin_pll_instance, "xilinx": xilinx_pll_instance,
+    "xilinxup": xilinx_pll_instance,
+}

@@ -134,15 +134,20 @@ class BoardTop(Elaboratable):
         m = Module()
         m.domains.sync = ClockDomain()
         wires = self.board.wiring
-        pin = platform.request(platform.default_clk, dir="-")
-        if self.board.toolchain.family == "ice40" and (
-                self.board.clock_hz != self.board.oscillator_hz):
-            oscillator = pin.io
+        family = self.board.toolchain.family
+        if "xcup" in self.board.toolchain.arguments:
+            family = "xilinxup"
+        if platform.default_clk is None:  # the processor beside the logic gives the clock
+            oscillator = platform.oscillator(m, self.board.oscillator_hz)
         else:
-            m.submodules.oscillator = buffer = io.Buffer("i", pin)
-            oscillator = buffer.i
+            pin = platform.request(platform.default_clk, dir="-")
+            if family == "ice40" and self.board.clock_hz != self.board.oscillator_hz:
+                oscillator = pin.io
+            else:
+                m.submodules.oscillator = buffer = io.Buffer("i", pin)
+                oscillator = buffer.i
         m.submodules.clock = ClockSource(
-            self.board.toolchain.family, oscillator, self.board.oscillator_hz, self.board.clock_hz)
+            family, oscillator, self.board.oscillator_hz, self.board.clock_hz)
         m.submodules.core = core = self.core
 
         port = self.ports(platform, "uart", wires.uart)

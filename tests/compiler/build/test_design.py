@@ -14,6 +14,13 @@ TINY = EngineConfig(
     lanes=1, simd=1, requantisers=1, act_banks=1, act_bank_words=64, weight_words=64,
     param_words=16, tables=1, addends=1, instructions=8,
 )  # fmt: skip
+# The file of constraints, and how one of its lines names a port.
+PLACES = {
+    "ice40": ("top.pcf", r"^set_io (\S+) \S+"),
+    "ecp5": ("top.lpf", r'^LOCATE COMP "(\S+)" SITE'),
+    "gowin": ("top.cst", r'^IO_LOC "(\S+)" \d+;'),
+    "xilinx": ("top.xdc", r'^set_property LOC \S+ \[get_ports "(\S+)"\]'),
+}
 WIRED = [b for b in boards.BOARDS.values() if b.wiring is not None]
 
 
@@ -27,12 +34,10 @@ def test_every_pin_has_its_place(board: boards.Board) -> None:
     assert len(ports) >= 3  # clock, both ways of the line
     file, text = made.constraints
     assert board.toolchain is not None
-    if board.toolchain.family == "ice40":
-        assert file == "top.pcf"
-        placed = re.findall(r"^set_io (\S+) \S+", text, re.M)
-    else:
-        assert file == "top.lpf"
-        placed = re.findall(r'^LOCATE COMP "(\S+)" SITE', text, re.M)
+    expected, line = PLACES[board.toolchain.family]
+    assert file == expected
+    placed = re.findall(line, text, re.M)
+    if board.toolchain.family == "ecp5":
         # On a line of its own: a quarter above the board's clock.
         margin = f'FREQUENCY NET "clock.clk" {1.25e-6 * (board.clock_hz or 0):g} MHZ;'
         assert margin in text.splitlines()

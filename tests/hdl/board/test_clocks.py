@@ -2,6 +2,7 @@
 
 import pytest
 
+from trivet.hdl.board import clocks_gowin, clocks_xilinx
 from trivet.hdl.board.clocks import ECP5_PHASE_HZ, ECP5_VCO_HZ, Ice40Pll, ecp5_pll, ice40_pll
 
 
@@ -46,3 +47,40 @@ def test_ice40_parameters_are_icepll_s(input_hz, output_hz, feedback, output, fi
 def test_what_an_ice40_s_pll_cannot_make_is_refused(input_hz, output_hz):
     with pytest.raises(ValueError, match=r"an iCE40's PLL makes no .* MHz of .* MHz; choose"):
         ice40_pll(input_hz, output_hz)
+
+
+@pytest.mark.parametrize(("output_hz", "input_divider", "feedback", "output"), [
+    # What apycula's `gowin_pll -i 27 -o OUTPUT -d "GW2AR-18 C8/I7"` prints: IDIV_SEL + 1 and so on.
+    (27_000_000, 1, 1, 32),
+    (54_000_000, 1, 2, 16),
+    (108_000_000, 1, 4, 8),
+])
+def test_gowin_dividers(output_hz, input_divider, feedback, output):
+    found = clocks_gowin.gowin_pll(27_000_000, output_hz)
+    low, high = clocks_gowin.VCO_HZ
+    assert (found.input_divider, found.feedback_divider) == (input_divider, feedback)
+    assert found.output_divider in clocks_gowin.OUTPUT_DIVIDERS
+    assert low <= output_hz * found.output_divider <= high
+    assert found.output_divider <= output
+
+
+@pytest.mark.parametrize("output_hz", [27_000_001, 3_000_000, 700_000_000])
+def test_what_a_gowin_s_pll_cannot_make_is_refused(output_hz):
+    with pytest.raises(ValueError, match=r"a GW2A's PLL makes no .* MHz of 27 MHz; choose"):
+        clocks_gowin.gowin_pll(27_000_000, output_hz)
+
+
+@pytest.mark.parametrize("family", ["xilinx", "xilinxup"])
+@pytest.mark.parametrize("output_hz", [50_000_000, 125_000_000, 150_000_000, 200_000_000])
+def test_amd_dividers(family, output_hz):
+    found = clocks_xilinx.xilinx_pll(family, 100_000_000, output_hz)
+    limits = clocks_xilinx.LIMITS[family]
+    vco_hz = 100_000_000 * found.feedback / found.input_divider
+    assert vco_hz == output_hz * found.output
+    assert limits["vco"][0] <= vco_hz <= limits["vco"][1]
+    assert limits["phase"][0] <= 100_000_000 / found.input_divider <= limits["phase"][1]
+
+
+def test_what_an_amd_clock_manager_cannot_make_is_refused():
+    with pytest.raises(ValueError, match=r"an AMD clock manager makes no 100.5 MHz of 99 MHz"):
+        clocks_xilinx.xilinx_pll("xilinx", 99_000_000, 100_500_000)

@@ -27,7 +27,7 @@ class XilinxPll:
 
 
 def xilinx_pll(family, input_hz, output_hz):
-    """The dividers that give ``output_hz`` exactly: the fastest phase detector, then the lowest VCO.
+    """The dividers that give ``output_hz`` exactly: the fastest phase detector, the lowest VCO.
 
     ``family`` is "xilinx" for the 7 series, "xilinxup" for UltraScale+. ValueError when there are
     none.

@@ -2,13 +2,16 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
 import pytest
 
+from trivet import boards
 from trivet.compiler.build.report import Report
+from trivet.hdl.config import EngineConfig
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,19 +48,68 @@ def test_tables_say_what_is_counted_what_is_published_and_what_missed(
         "critical_path": {"text": "from a to b: 11.1 ns"},
     }  # fmt: skip
     networks = {
-        "IC": {"cycles": 90_000, "link_seconds": 0.01, "macs_share": 1.0},
-        "KWS": {"cycles": 9_000, "link_seconds": 0.001, "macs_share": 0.5},
+        "IC": _network(90_000, 0.01, share=1.0, expand_cycles=30_000),
+        "KWS": _network(9_000, 0.001, share=0.5),
         "AD": {"refused": "too large"},
     }
+    row = {
+        "engine_sha256": "e",
+        "clock_hz": 50_000_000,
+        "link": {"kind": "uart", "bytes_per_second": 1e6, "source": "given"},
+        "networks": networks,
+    }
+    planned = {**row, "networks": {s: _network(1_000, 0.1, share=1.0) for s in networks}}
+    full = {**planned, "networks": {s: {**networks["KWS"], "macs_share": 0.25} for s in networks}}
     (tmp_path / "b.json").write_text(json.dumps(report))
-    (tmp_path / "networks.json").write_text(
-        json.dumps({"b": {"engine_sha256": "e", "networks": networks}})
-    )
+    (tmp_path / "networks.json").write_text(json.dumps({"b": row, "c": planned, "d": full}))
     monkeypatch.setattr(boards_page, "BUILDS", tmp_path)
     monkeypatch.setattr(boards_page, "COUNTS", tmp_path / "networks.json")
     text = boards_page.render()
-    assert "| b | 4 x 2 | 100 MHz | 90.0 MHz (missed) | - | - | 8 of 28 (+12.5 %) | - |" in text
-    assert "- b: from a to b: 11.1 ns" in text
-    assert "| b, engine-bound | 1,000 | does not fit | does not fit | counted cycles" in text
-    assert "| b, link-bound | 100 | - | - |" in text
-    assert "| GAP9, 370 MHz | 1,623 | 2,103 | 5,692 | published |" in text
+    for line in (
+        "| b | 4 x 2 | 100 MHz | 90.0 MHz (missed) | - | - | 8 of 28 (+12.5 %) | - |",
+        "- b: from a to b: 11.1 ns",
+        "| b, engine-bound at 90.0 MHz | 1,000 | 50 % fits | 0 % fits | cycles counted in RTL; "
+        "Fmax of the routed design, not run |",
+        # 3,000 bytes at 1 MB/s; their spreading takes 333 us.
+        "| b, link-bound, UART of 1 MB/s | 333 | 50 % fits | 0 % fits | bytes counted",
+        "| b, one at a time over UART | 100 | 50 % fits | 0 % fits |",
+        "| c, engine-bound at 50.0 MHz | 50,000 | 50,000 | 50,000 | cycles counted in RTL; "
+        "planned clock, not routed |",
+        "| d | 25 % fits | 25 % fits | 25 % fits | share of the MACs, counted |",
+        "| GAP9, 370 MHz | 1,623 | 2,103 | 5,692 | published |",
+        "- b, IC: 0.62 times GAP9, 370 MHz",
+    ):
+        assert line in text
+    assert "- c, IC" not in text  # not routed
+
+
+def _network(
+    cycles: int, seconds: float, *, share: float, expand_cycles: int = 0
+) -> dict[str, float]:
+    return {
+        "cycles": cycles, "link_seconds": seconds, "macs_share": share, "bytes_in": 3_000,
+        "bytes_out": 10, "expand_cycles": expand_cycles,
+    }  # fmt: skip
+
+
+SHARED = Path(os.environ.get("TRIVET_SHARED", ROOT.parent / "shared")) / "models"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the models of shared/ are not there")
+@pytest.mark.parametrize("network", ["IC", "KWS", "AD"])
+def test_kept_counts_are_those_of_the_engine_of_today(
+    boards_page: ModuleType, network: str
+) -> None:
+    """Else: python benchmarks/boards.py --count BOARD ..., for the boards in networks.json."""
+    kept = boards_page.counts()["ulx3s-85f"]
+    assert boards_page.count_network("ulx3s-85f", network) == kept["networks"][network]
+
+
+def test_every_board_with_an_engine_is_counted(boards_page: ModuleType) -> None:
+    kept = boards_page.counts()
+    for board in boards.BOARDS.values():
+        assert board.engine is not None
+        row = kept[board.name]
+        assert row["engine_sha256"] == EngineConfig(**board.engine).sha256
+        assert row["clock_hz"] == board.clock_hz
+        assert row["link"]["bytes_per_second"] == board.link.bandwidth_bytes_per_second

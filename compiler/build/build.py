@@ -37,18 +37,19 @@ __all__ = ["LIMIT_S", "Built", "build", "build_inputs"]
 Tell = Callable[[str, str], None]  # phase, what it is doing
 LIMIT_S = 20 * 60.0
 WAY_OUT = "choose a smaller engine, another board or --no-bitstream"
-# nextpnr's and yosys' names of what a board's budget counts.
+# nextpnr's and yosys' names of what a board's budget counts. A narrow multiplier of Gowin's counts
+# like a wide one, though two of them share its place.
 _CELLS = {
     "ecp5": {"lut": "TRELLIS_COMB", "ff": "TRELLIS_FF", "dsp": "MULT18X18D", "bram": "DP16KD"},
     "ice40": {"lut": "ICESTORM_LC", "dsp": "ICESTORM_DSP", "bram": "ICESTORM_RAM",
               "spram": "ICESTORM_SPRAM"},
-    "gowin": {"lut": "LUT4", "ff": "DFF", "dsp": "MULT18X18", "bram": "BSRAM"},
+    "gowin": {"lut": "LUT4", "ff": "DFF", "dsp": "MULT18X18 MULT9X9", "bram": "BSRAM"},
     "xilinx": {},
 }  # fmt: skip
 _SYNTHESISED = {
     "ecp5": {"dsp": "MULT18X18D", "bram": "DP16KD", "ff": "TRELLIS_FF", "lut": "LUT4"},
     "ice40": {"dsp": "SB_MAC16", "bram": "SB_RAM40_4K", "lut": "SB_LUT4"},
-    "gowin": {"dsp": "MULT18X18"},
+    "gowin": {"dsp": "MULT18X18 MULT9X9"},
     "xilinx": {
         "dsp": "DSP48E1 DSP48E2",
         "bram": "RAMB36E1 RAMB36E2 RAMB18E1 RAMB18E2",
@@ -366,7 +367,7 @@ class _Run:
             there = [use[cell] for cell in cells.split() if cell in use]
             if not there:
                 continue
-            used, available = there[0] if seed else (sum(there), 0)
+            used, available = (sum(n for n, _ in there), there[0][1]) if seed else (sum(there), 0)
             guess = predicted.get(resource)
             error = None if guess is None or not used else round(guess / used - 1, 4)
             resources[resource] = Resource(used, budget.get(resource, available), guess, error)

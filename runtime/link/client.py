@@ -116,6 +116,9 @@ class BoardClient:
             refusal = e  # or the board did it, its answer was lost, and this is a copy's
         hello = self.hello()
         if not exchange.holds(hello.epoch, first) and (refusal or hello.epoch >> 8):
+            if exchange.epoch:
+                exchange.epoch = 0  # what was owned is gone; perhaps nobody has it now
+                return self.reset()
             raise DeviceError(
                 f"{self.name}: board {hello.board!r} is in use by another session (lease "
                 f"{hello.epoch & 0xFF}); close that one, or wait a few seconds after its end"

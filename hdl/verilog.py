@@ -10,7 +10,7 @@ import re
 from amaranth.back import rtlil
 from amaranth.back.verilog import _convert_rtlil_text
 
-__all__ = ["to_verilog"]
+__all__ = ["drop_zero_contents", "to_verilog"]
 
 _MODULE = re.compile(r"^module \\(\S+)$", re.M)
 _CELL = re.compile(r"^(  cell )\\(\S+)( )", re.M)
@@ -50,14 +50,15 @@ def to_verilog(component, name, *, platform=None):
         raise ValueError(f"Verilog: {name!r} is no plain identifier; "
                          f"use letters, digits and underscores for the top module")
     text = rtlil.convert(component, name=name, platform=platform, emit_src=False)
-    merged = _merge(_drop_zero_contents(text))
+    merged = _merge(drop_zero_contents(text))
     verilog = _ATTRIBUTE.sub("", _convert_rtlil_text(merged, strip_internal_attrs=True))
     # The banner names the build of the converter: two machines would differ in it alone.
     parts = re.split(r"(?<=endmodule\n)", verilog[verilog.index("module "):])
     return "".join(_clear_memories(_drop_empty_wires(part)) for part in parts)
 
 
-def _drop_zero_contents(text):
+def drop_zero_contents(text):
+    """RTLIL without the zeros of memories: a line a word in Verilog."""
     return _MEMINIT.sub(lambda cell: "" if _ZEROS.search(cell[0]) else cell[0], text)
 
 

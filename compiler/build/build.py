@@ -52,12 +52,12 @@ _SYNTHESISED = {
     "gowin": {"dsp": "MULT18X18 MULT9X9"},
     "xilinx": {
         "dsp": "DSP48E1 DSP48E2",
-        "bram": "RAMB36E1 RAMB36E2 RAMB18E1 RAMB18E2",
-        "lut": "LUT1 LUT2 LUT3 LUT4 LUT5 LUT6",
+        # A cell is named as often as it counts: 36 kbit are two blocks of 18, a RAM64M four LUTs.
+        "bram": "RAMB36E1 RAMB36E1 RAMB36E2 RAMB36E2 RAMB18E1 RAMB18E2",
+        "lut": "LUT1 LUT2 LUT3 LUT4 LUT5 LUT6 SRL16E" + 4 * " RAM32M RAM64M",
         "ff": "FDRE FDSE FDCE FDPE",
     },
 }
-# Cells after synthesis, all that count for a resource (two RAMB18 would fit one RAMB36).
 _WORDS = {"lut": "LUTs", "ff": "flip-flops", "dsp": "multipliers", "bram": "block RAMs"}
 
 

@@ -40,6 +40,7 @@ def design(board: Board, config: EngineConfig, build_sha256: bytes) -> Design:
             "board, or use --no-bitstream"
         )
     from trivet.hdl.board.top import BoardTop
+    from trivet.hdl.verilog import drop_zero_contents
 
     platform = _platform(board.wiring.platform)
     try:
@@ -51,6 +52,8 @@ def design(board: Board, config: EngineConfig, build_sha256: bytes) -> Design:
     constraints = (name, _text(files[name]) + _margin(board))
     # Where a line of RTL came from names folders of this machine; the text must be the same on all.
     rtlil = re.sub(r"^ *attribute \\src .*\n", "", _text(files["top.il"]), flags=re.M)
+    if board.toolchain.family == "xilinx":  # its memories hold zeros unless told otherwise
+        rtlil = drop_zero_contents(rtlil)
     return Design("top", rtlil, constraints, board.clock_hz, r"clock\.clk$")
 
 

@@ -17,6 +17,14 @@ create_project -in_memory -part {part}
 read_verilog top.v
 read_xdc {constraints}
 synth_design -top {top} -part {part}
+# Registers that meet what has no clock here: pins, and the lock of the clock manager.
+foreach cell [get_cells -quiet -hier -filter {{amaranth.vivado.false_path == "TRUE"}}] {{
+    set_false_path -to $cell
+}}
+set async [get_cells -quiet -hier -filter {{amaranth.vivado.false_path_pre == "TRUE"}}]
+foreach pin [get_pins -quiet -of $async -filter {{REF_PIN_NAME == PRE}}] {{
+    set_false_path -to $pin
+}}
 opt_design
 place_design
 route_design

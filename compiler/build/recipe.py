@@ -111,6 +111,7 @@ def recipe(design: Design, toolchain: Toolchain) -> Recipe:
         )  # fmt: skip
     return Recipe(
         "xilinx",
-        f"{read}write_verilog -noattr top.v\n"
+        # With attributes: Vivado is told by them what a memory is made of, and what crosses clocks.
+        f"{read_apart}write_verilog top.v\n"
         f"synth_xilinx -flatten -top {top} {' '.join(toolchain.arguments)}\n{stat}",
     )

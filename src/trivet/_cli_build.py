@@ -127,6 +127,11 @@ def _print_report(built: Built, path: Path | None, output: Path | None) -> None:
     if built.cached:
         lines.append("from the cache: figures are of the build")
     lines.append(f"{built.bitstream.name}: {report.bitstream_bytes:,} bytes, in {built.folder}")
+    if built.is_export:
+        lines.append(
+            "no bitstream: that needs Vivado (vivado -mode batch -source build.tcl in that folder, "
+            "which has Verilog, constraints and Tcl); cells are counted after yosys' synth_xilinx"
+        )
     if path is not None:
         lines.append(f"put into {path}")
     if output is not None:

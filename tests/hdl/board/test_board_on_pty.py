@@ -1,68 +1,37 @@
 """A board's pins, bit by bit, behind a pseudo-terminal that pyserial opens: HELLO and a network."""
 
 import hashlib
-import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import golden_graph
 import numpy as np
+import pty_board
 import pytest
 from layerwise import nhwc
 from random_graphs import random_graph, random_inputs
 
 from trivet.compiler.lower import lower
-from trivet.hdl.board.top import BoardCore
 from trivet.hdl.config import SMALL
 from trivet.hdl.isa import predicted_total
-from trivet.hdl.verilog import to_verilog
 from trivet.runtime.device import Buffer, DeviceError, Stage, TensorSpec
 from trivet.runtime.devices.uart import SerialTransport, UartDevice
 from trivet.runtime.link.client import BoardClient
-from trivet.sim.build import verilator_root
 
 pytest.importorskip("serial", reason="pyserial is not installed; pip install 'trivet[uart]'")
 pytestmark = [pytest.mark.rtl, pytest.mark.slow]
 
-CLOCK_HZ, BAUD = 24_000_000, 3_000_000
 BUILD = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The simulator: BoardCore by Verilator."""
-    if not shutil.which("g++"):
-        pytest.skip("g++ is not installed")
-    folder = tmp_path_factory.mktemp("board")
-    core = BoardCore(
-        SMALL, BUILD, board="pty", clock_hz=CLOCK_HZ, baud=BAUD, receive_depth=2048)
-    (folder / "board.v").write_text(to_verilog(core, "board"))
-    root = verilator_root()
-    environment = {**os.environ, "VERILATOR_ROOT": str(root)}
-    subprocess.run(
-        [root / "bin" / "verilator_bin", "--cc", "-O3", "--x-assign", "fast", "--x-initial",
-         "fast", "--no-assert", "-Wno-fatal", "-Wno-lint", "--top-module", "board", "--prefix",
-         "Vboard", "--Mdir", ".", "board.v"],
-        cwd=folder, env=environment, check=True)
-    include = root / "include"
-    sources = [*folder.glob("Vboard*.cpp"), include / "verilated.cpp",
-               include / "verilated_threads.cpp", Path(__file__).with_name("uart_pty.cpp")]
-    subprocess.run(
-        ["g++", "-std=c++20", "-O1", "-w", "-pthread", f"-DCYCLES={CLOCK_HZ / BAUD}", "-I.",
-         f"-I{include}", f"-I{include / 'vltstd'}", *sources, "-o", "board"],
-        cwd=folder, check=True)
-    return folder / "board"
+    return pty_board.compile_board(tmp_path_factory.mktemp("board"), SMALL, "pty", BUILD)
 
 
 @pytest.fixture(params=["1.0", "0.98", "1.02"])
 def port(program, request):
     """Name of the serial port; the host's bits are as long as they should be, or 2 % off."""
-    with subprocess.Popen([program, request.param], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
+    with pty_board.running(program, request.param) as (_, name):
+        yield name
 
 
 def test_hello_is_answered(port):

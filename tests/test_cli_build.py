@@ -139,6 +139,56 @@ def test_a_build_that_fails_leaves_a_usable_bundle(
     with Bundle.open(folder / "a.trivet") as bundle:
         assert bundle.manifest.engines[SMALL.sha256].bitstreams == {}
         assert [s.kind for s in bundle.stages()] == ["onnx", "program", "onnx"]
+    run = ("run", "a.trivet", "--input", "in.npz", "--output", "out.npz")
+    code, _, err = trivet(*run, "--device", "fpga0=model")
+    assert code == 0, err
+
+
+@pytest.fixture
+def small_board(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in board with memories that no layer of the digits network fits."""
+    fields = {**TINY.to_dict(), "act_banks": 1, "act_bank_words": 16, "weight_words": 16}
+    monkeypatch.setitem(boards.BOARDS, NAME, replace(BOARD, engine={**fields, "param_words": 4}))
+
+
+@pytest.mark.usefixtures("small_board")
+def test_a_model_that_the_board_cannot_hold_runs_on_the_cpu_and_one_line_says_so(
+    trivet: Any, folder: Path
+) -> None:
+    code, out, err = compile_digits(trivet, "a.trivet", "--board", NAME, "--json")
+    assert code == 0
+    (line,) = err.splitlines()
+    assert line == (
+        "trivet: no bitstream: the plan has no FPGA stage (fpga0 is left empty: no layer with MACs "
+        "can go there); trivet explain tells what each layer lacks; choose a larger engine, "
+        "another board or --no-bitstream"
+    )
+    assert not (folder / "cache" / "calls").exists()
+    assert json.loads(out)["bitstreams"] == {}
+    np.savez(folder / "in.npz", image=np.zeros((2, 1, 8, 8), np.float32))
+    code, _, err = trivet("run", "a.trivet", "--input", "in.npz", "--output", "out.npz")
+    assert code == 0, err
+    # As asked for: nothing to say.
+    code, _, err = compile_digits(trivet, "b.trivet", "--board", NAME, "--no-bitstream")
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.usefixtures("board")
+def test_without_a_compiler_for_c_the_bundle_is_whole_and_the_virtual_board_says_what_to_do(
+    trivet: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)  # and PATH leads to no g++
+    code, out, err = compile_digits(trivet, "a.trivet", "--board", NAME)
+    assert code == 0, err
+    assert f"bitstream for {NAME}" in " ".join(out.split())
+    np.savez(folder / "in.npz", image=np.zeros((2, 1, 8, 8), np.float32))
+    run = ("run", "a.trivet", "--input", "in.npz", "--output", "out.npz")
+    code, _, err = trivet(*run)
+    assert code == 2
+    (line,) = err.splitlines()
+    assert "apt install g++ (or set CXX), or choose --device NAME=model" in line
+    code, _, err = trivet(*run, "--device", "fpga0=model")
+    assert code == 0, err
 
 
 def _impatient(call: Any) -> Any:

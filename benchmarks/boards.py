@@ -143,6 +143,8 @@ def _builds(found: list[dict[str, Any]]) -> str:
         fmax = "export only" if r["fmax_hz"] is None else f"{r['fmax_hz'] / 1e6:.1f} MHz"
         if r["fmax_hz"] is not None and r["fmax_hz"] < r["clock_target_hz"]:
             fmax += " (missed)"
+        if "nextpnr-himbaechel" in r["tools"]:
+            fmax += " (not to be relied upon)"
         seconds = sum(p["seconds"] for p in r["phases"])
         memory = max((p["memory_bytes"] or 0 for p in r["phases"]), default=0)
         seed = "-" if r["seed"] is None else f"{r['seed']} of {len(r['seeds'])}"

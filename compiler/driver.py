@@ -65,11 +65,6 @@ NOT_ASKED = (
     "no bitstream: none was asked for; name the board with --board, or add it later with "
     "trivet build BUNDLE --board B"
 )
-NOTHING_TO_BUILD = "no bitstream: the plan has no FPGA stage"
-LESS_OR_MORE = (
-    "trivet explain tells what each layer lacks; choose a larger engine, another board or "
-    "--no-bitstream"
-)
 REAL = 4  # items kept in the bundle: of the user's data, and seeded
 SEEDED = 4
 
@@ -354,8 +349,11 @@ def _build(work: Work) -> Work:
         empty = [n for n in _need(work.plan).notes if " is left empty: " in n]
         if not work.options.bitstream or not empty:
             return work
-        why = f"{NOTHING_TO_BUILD} ({'; '.join(empty)}); {LESS_OR_MORE}"
-        return replace(work, warnings=(*work.warnings, why))
+        line = (
+            f"no bitstream: the plan has no FPGA stage ({'; '.join(empty)}); trivet explain tells "
+            "what each layer lacks; choose a larger engine, another board or --no-bitstream"
+        )
+        return replace(work, warnings=(*work.warnings, line))
     if not work.options.bitstream:
         note = NOT_ASKED if work.options.bitstream is None else "no bitstream, as asked for"
         return replace(work, notes=(*work.notes, note))

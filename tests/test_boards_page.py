@@ -45,7 +45,7 @@ def test_tables_say_what_is_counted_what_is_published_and_what_missed(
         "seeds": [{}, {}], "fmax_hz": 90e6, "clock_target_hz": 100_000_000,
         "resources": {"dsp": {"used": 8, "budget": 28, "predicted": 9, "error": 0.125}},
         "phases": [{"name": "yosys", "seconds": 5.0, "memory_bytes": 2_000_000_000}],
-        "critical_path": {"text": "from a to b: 11.1 ns"},
+        "critical_path": {"text": "from a to b: 11.1 ns"}, "tools": {},
     }  # fmt: skip
     networks = {
         "IC": _network(90_000, 0.01, share=1.0, expand_cycles=30_000),

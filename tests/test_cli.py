@@ -354,7 +354,7 @@ def test_no_special_file_is_written_over(trivet: Any, bundle: str, folder: Path)
 def test_help_offers_only_devices_that_exist(trivet: Any) -> None:
     _, out, _ = trivet("run", "--help")
     text = " ".join(out.replace("│", " ").split())
-    assert "cpu, model, null, recorded, uart, virtual" in text
+    assert "cpu, model, null, process, recorded, uart, virtual" in text
     assert "ft245" not in text
     assert "{" not in text
     assert "trivet run [OPTIONS] OUT.trivet" in text

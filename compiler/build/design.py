@@ -53,7 +53,7 @@ def design(board: Board, config: EngineConfig, build_sha256: bytes) -> Design:
     # Where a line of RTL came from names folders of this machine; the text must be the same on all.
     rtlil = re.sub(r"^ *attribute \\src .*\n", "", _text(files["top.il"]), flags=re.M)
     if board.toolchain.family == "xilinx":  # its memories hold zeros unless told otherwise
-        rtlil = drop_zero_contents(rtlil)
+        rtlil = drop_zero_contents(rtlil)  # type: ignore[no-untyped-call]
     return Design("top", rtlil, constraints, board.clock_hz, r"clock\.clk$")
 
 

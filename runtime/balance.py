@@ -26,6 +26,8 @@ _TICK: Final = 0.25  # seconds
 _GAIN: Final = 0.9  # of the time of an item: what gains less is not worth a change
 _STILL: Final = 8  # ticks without need after which a lane on the CPU ends
 _SAMPLES: Final = 3
+_BEHIND: Final = 12  # items that others may do while a board does one; see _pause
+_TRY: Final = 8  # ticks after which a board that is left out gets an item to be measured by
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Balancer:
     make
         A prepared CPU device for a stage, by the name of the device beside it.
     add, end
-        Put a device to work as a further replica, with so many items ahead; end one.
+        Put a device to work as a further replica, with room for so many more items; end one.
     cores, threads
         Of the CPU; threads of one CPU device.
     """
@@ -116,6 +118,7 @@ class Balancer:
         self._costs: dict[int, float | None] = {}  # thread-seconds on the CPU of boards' stages
         self._added: dict[int, list[Group]] = {}
         self._still: dict[int, int] = {}
+        self._ticks = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trivet-balance", daemon=True)
 
@@ -144,6 +147,7 @@ class Balancer:
         if len(known) < len(loads):
             return  # not every stage has had items yet
         best = share(known, self._cores)
+        self._ticks += 1
         now = self._pace(known)
         for station, load, part in zip(self._stations, known, best.on_cpu, strict=True):
             index = station.stage.index
@@ -155,20 +159,20 @@ class Balancer:
             wanted = max(1, math.ceil(busy - 0.02)) if part > 0.02 else 0
             if wanted > len(mine) and best.pace < _GAIN * now:
                 self._grow(station, load, wanted - len(mine), now, best.pace)
+            self._pause(station, best.pace)
             self._still[index] = self._still.get(index, 0) + 1 if wanted < len(mine) else 0
             if self._still[index] >= _STILL:
                 self._end(station, mine.pop())
                 self._still[index] = 0
+                self._pause(station, best.pace)
                 self._tell(f"stage {index} gives a lane on the CPU back")
 
     def _grow(self, station: Station, load: Load, count: int, now: float, pace: float) -> None:
         assert load.cpu is not None
         with self._lock:
             name = station.lanes[0].name if station.groups else "cpu"
-        # Answers go out in order, so while a board is at an item others must be let ahead.
-        ahead = min(16, 2 + math.ceil(max(load.boards) * self._threads / load.cpu))
         for _ in range(count):
-            group = self._add(station, self._make(station.stage, name, 1), ahead)
+            group = self._add(station, self._make(station.stage, name, 1), 2 * _BEHIND)
             if group is None:
                 return
             self._added[station.stage.index].append(group)
@@ -178,6 +182,24 @@ class Balancer:
             f"{load.cpu / self._threads * 1e3:.3g} ms there; {now * 1e3:.3g} ms from item to item "
             f"become {pace * 1e3:.3g}"
         )
+
+    def _pause(self, station: Station, pace: float) -> None:
+        """Leave out boards that hold the others up, and try those again from time to time.
+
+        Answers go out in order, so while a board is at its items only so many others can be under
+        way as there is room for. One that does less than a share of 1 in 12 is not worth that.
+        """
+        with self._lock:
+            mine = self._added[station.stage.index]
+            boards = [g for g in station.groups if g not in mine]
+            for group in boards:
+                seconds = max(lane.service or 0.0 for lane in group.lanes)
+                paused = bool(mine) and seconds > _BEHIND * pace
+                if paused != group.paused:
+                    group.paused = paused
+                    what = "is left out, too slow for the others" if paused else "has items again"
+                    self._tell(f"stage {station.stage.index}: '{group.lanes[0].name}' {what}")
+                group.tries = int(paused and self._ticks % _TRY == 0)
 
     def _tell(self, what: str) -> None:
         _log.info("%s", what)

@@ -7,12 +7,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .device import Completion, Device, DeviceError, InlineDevice, Stage
 from .ring import Array, Slot
 
 __all__ = ["Group", "Item", "Lane", "Loss", "Span", "Station", "mismatch", "wrapped"]
+
+
+_REST: Final = 0.5  # seconds without items after which a device is measured anew
 
 
 class Span(NamedTuple):
@@ -98,13 +101,13 @@ class Lane:
         """An item came and went; times of ``time.monotonic()``.
 
         What a device takes for an item is the time since it was free: since the item before left,
-        if this one waited for that. The mean forgets: 1/8 is of the latest.
+        if this one waited for that. The mean forgets: a quarter is of the latest, all after a rest.
         """
         seconds = left - max(entered, self._free_at)
+        rested = entered - self._free_at > _REST
+        mean = seconds if self.service is None or rested else self.service
         self._free_at = left
-        self.service = (
-            seconds if self.service is None else self.service + (seconds - self.service) / 8
-        )
+        self.service = mean + (seconds - mean) / 4
 
     def compute(self, slot: Slot) -> dict[str, int]:
         """One item on an inline device, from and into the slot's arrays; its counters."""
@@ -130,6 +133,10 @@ class Group:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = list(lanes)
+        self.paused = False
+        """It gets no items while another group of the stage is there,"""
+        self.tries = 0
+        """but for so many."""
 
     def has_room(self) -> bool:
         return all(lane.has_room() for lane in self.lanes)
@@ -159,8 +166,13 @@ class Station:
 
     def idle(self) -> Group | None:
         """The group with the least to do, among those with room."""
-        with_room = [group for group in self.groups if group.has_room()]
-        return min(with_room, key=Group.load) if with_room else None
+        groups = [g for g in self.groups if not g.paused or g.tries] or self.groups
+        with_room = [group for group in groups if group.has_room()]
+        if not with_room:
+            return None
+        found = min(with_room, key=Group.load)
+        found.tries = max(0, found.tries - 1)
+        return found
 
 
 def mismatch(lane: Lane, completion: Completion) -> DeviceError | None:

@@ -115,7 +115,8 @@ class Flow:
             self._remove(station, group)
             for lane in group.lanes:
                 lane.dismissed = True
-                station.queue.extendleft(reversed(lane.backlog))
+                for item in lane.backlog:
+                    station.put(item)
                 lane.backlog.clear()
             sends = self._dispatch(station)
         self._send(sends)
@@ -181,7 +182,7 @@ class Flow:
         if station.error is not None:
             item.error = _again(station.error)
             return []
-        station.queue.append(item)
+        station.put(item)
         return self._dispatch(station)
 
     def _dispatch(self, station: Station) -> _Sends:
@@ -375,7 +376,8 @@ class Flow:
             if moves:
                 if group is not None:
                     self._remove(station, group)
-                station.queue.extendleft(reversed(orphans))
+                for item in orphans:
+                    station.put(item)
                 sends = self._dispatch(station)
                 names = ", ".join(x.label for g in others for x in g.lanes)
                 self._tell(lane, len(orphans), f"device {names}", began)

@@ -164,6 +164,13 @@ class Station:
     def lanes(self) -> list[Lane]:
         return [lane for group in self.groups for lane in group.lanes]
 
+    def put(self, item: Item) -> None:
+        """An item waits, before those of later tickets: answers go out in the tickets' order."""
+        place = len(self.queue)
+        while place and self.queue[place - 1].ticket > item.ticket:
+            place -= 1
+        self.queue.insert(place, item)
+
     def idle(self) -> Group | None:
         """The group with the least to do, among those with room."""
         groups = [g for g in self.groups if not g.paused or g.tries] or self.groups

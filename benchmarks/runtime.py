@@ -362,7 +362,10 @@ def part_rebalance(report: Report, folder: Path, threads: int) -> None:
     short = [t - slowed for t, rate in zip(starts, rates, strict=True) if rate < 0.9]
     report.say(f"  a fresh optimal plan: {best * 1e3:.4g} ms from item to item")
     report.add(
-        "from then on always 90 % of its throughput, over a second", max(short, default=0.0), "s", 10.0
+        "until always 90 % of its throughput",
+        max(short, default=0.0),
+        "s",
+        10.0,
     )
     late = ends[ends > slowed + 10.0]
     report.add(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from board_bundle import Item, write_board_bundle
-from link_board import LinkBoard
+from link_board import LinkBoard, LossyLine
 
 from trivet import Session
 from trivet.hdl.config import SMALL
@@ -32,7 +32,7 @@ AT = 300  # items that are out when it happens
 class Mended:
     """A link to a board in Python that misbehaves on demand."""
 
-    def __init__(self, board: LinkBoard) -> None:
+    def __init__(self, board: LinkBoard | LossyLine) -> None:
         self.board = board
         self.lock = threading.Lock()
 
@@ -56,12 +56,13 @@ class PythonDevice(BoardDevice):
 
     attach = "python"
     program: Program
+    lossy = False
     boards: list[LinkBoard] = []  # noqa: RUF012
 
     def _connect(self, stage: Stage) -> tuple[Link, BoardClient, Hello]:
         board = LinkBoard(SMALL, program=self.program)
         self.boards.append(board)
-        link = Mended(board)
+        link = Mended(LossyLine(board, seed=len(self.boards)) if self.lossy else board)
         client = BoardClient(link, self.name, timeout=1.0)
         return link, client, client.reset()
 
@@ -139,6 +140,23 @@ def test_a_wedged_board_is_found_though_its_run_may_take_long(
     ):
         stream(session, items, 100, 30, wedge)
     assert session.losses[0].seconds < 5.0
+
+
+def test_sessions_over_lossy_lines_with_a_board_lost_in_between(
+    tmp_path: Path, python_boards: list[LinkBoard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas behind lossy lines; one loses power, later the other says nothing any more."""
+    monkeypatch.setattr(PythonDevice, "lossy", True)
+    path = tmp_path / "m.trivet"
+    PythonDevice.program, items = write_board_bundle(path, members=("fpga0", "fpga1"))
+    with Session(path, {"fpga0": "python", "fpga1": "python"}) as session:
+        with pytest.warns(RuntimeWarning, match=r"on device 'fpga1' \(python\), which gives"):
+            stream(session, items, 80, 30, lambda: python_boards[0].power_up())
+        with pytest.warns(RuntimeWarning, match="'fpga1' .* on the CPU fallback, which gives"):
+            stream(session, items, 80, 30, lambda: setattr(python_boards[1], "wedged", True))
+        stream(session, items, 20, 0, lambda: None)
+    assert [loss.device for loss in session.losses] == ["fpga0", "fpga1"]
+    assert all(loss.seconds < 5.0 for loss in session.losses)
 
 
 @pytest.mark.parametrize("at", [3, 30])

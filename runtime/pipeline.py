@@ -7,6 +7,7 @@ for another's consumer.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -34,6 +35,7 @@ from .ring import Array, Slot, specs_of
 
 __all__ = ["Item", "Pipeline"]
 
+_log = logging.getLogger("trivet.runtime")
 _HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
@@ -177,8 +179,7 @@ class Pipeline:
             known |= zip((s.name for s in lane.stage.outputs), done.outputs, strict=True)
             item.spans.append(lane.span(ready, done.started, done.finished, done.counters))
         item.outputs = {name: known[name].array for name in (*self._made, *self._passed)}
-        if self._watch is not None:
-            self._watch(item)
+        self._told(item)
         return item
 
     def scrub(self, model_of: Callable[[Stage], Device]) -> list[Scrubbed]:
@@ -306,13 +307,20 @@ class Pipeline:
         self._free.append(slot)
         self._finished.notify_all()
 
+    def _told(self, item: Item) -> None:
+        if self._watch is None:
+            return
+        try:
+            self._watch(item)
+        except Exception:  # on a device's thread, which must go on
+            _log.exception("what watches the items failed at item %d", item.ticket)
+
     def _finish(self, item: Item) -> None:
         slot = item.slot
         assert slot is not None
         if item.error is None:
             item.outputs |= {name: slot.arrays[name].copy() for name in self._made}
-        if self._watch is not None:
-            self._watch(item)
+        self._told(item)
         with self._lock:
             item.slot = None
             item.done = True

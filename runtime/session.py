@@ -287,11 +287,11 @@ class Session:
         pipeline = self._pipeline
 
         def done(item: Item) -> None:
-            pipeline.warn()
             if item.error is not None:
                 deliver([], item.error)
             else:
                 deliver([self._leave(name, item.outputs[name]) for name in names], None)
+            pipeline.warn()  # last: where warnings are errors, the answer must have gone out
 
         pipeline.submit({name: self._enter(name, array) for name, array in feed.items()}, done)
 

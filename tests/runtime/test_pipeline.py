@@ -638,6 +638,22 @@ def test_callback_may_fail_submit_and_close(caplog: pytest.LogCaptureFixture) ->
     assert not [t for t in threading.enumerate() if t.name.startswith("trivet-")]
 
 
+def test_a_watch_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    def watch(item: Item) -> None:
+        seen.append(item.ticket)
+        raise KeyError("mine")
+
+    pipe = pipeline([ShuffleDevice("d0")], watch=watch)
+    try:
+        assert in_time(lambda: drive(pipe, 10)) == [v + 1 for v in range(10)]
+    finally:
+        pipe.close()
+    assert sorted(seen) == list(range(10))
+    assert "what watches the items failed at item" in caplog.text
+
+
 def test_device_without_credits_is_refused() -> None:
     with pytest.raises(DeviceError, match="'d0': offers 0 credits"):
         pipeline([ShuffleDevice("d0", credits=0)])

@@ -459,3 +459,16 @@ def test_public_names() -> None:
     assert issubclass(trivet.CompileError, Exception)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = trivet.nothing  # type: ignore[attr-defined]
+
+
+def test_a_future_is_done_though_a_warning_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Warnings are errors in these tests: raised on the session's thread they lose nothing."""
+    monkeypatch.setattr(FakeBoard, "fail_at", 2)
+    with trivet.Session(write(tmp_path / "m", ("onnx", "program"))) as session:
+        futures = [session.submit({"x": item(k)}) for k in range(8)]
+        for k, future in enumerate(futures):
+            (y,) = future.result(timeout=30.0)
+            np.testing.assert_array_equal(y, expected(item(k), 2), strict=True)
+    assert "'fpga0' (fake) failed at stage 1" in caplog.text

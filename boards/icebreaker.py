@@ -31,7 +31,7 @@ ICEBREAKER = Board(
     ),
     source="amaranth-boards 0.0.21, icebreaker.py (device, package, clk12)",
     status={
-        "simulated": "the engine's top level, above the byte stream of the UART",
+        "simulated": "the whole netlist but PLL and pads, from the UART's pins on",
         "routed": "29.9 MHz by nextpnr, worst corner, seed 1 (docs/builds)",
         "hardware": "no: never run on a board",
     },

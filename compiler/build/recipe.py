@@ -102,7 +102,7 @@ def recipe(design: Design, toolchain: Toolchain) -> Recipe:
     if toolchain.family == "gowin":
         return Recipe(
             "gowin",
-            f"{read}synth_gowin -top {top} -json synth.json\n{stat}",
+            f"{read_apart}synth_gowin -top {top} -json synth.json\n{stat}",
             place=(
                 *common, "--json", "top.json", "--vopt", f"cst={constraints}", "--write",
                 "routed-{seed}.json", "--freq", mhz, "--timing-allow-fail",

@@ -1,11 +1,13 @@
-"""The icebreaker's netlist behind its UART pins, bit by bit; pyserial opens what is in front.
+"""Netlists of boards behind their UART pins, bit by bit; pyserial opens what is in front.
 
-All of the bitstream but PLL and pads, with yosys's own models of SB_MAC16, SPRAM and block RAMs.
+All of the bitstream but PLL and pins. iCE40: with yosys's own models of SB_MAC16, SPRAM and block
+RAMs; Gowin: with those of gowin_blocks.py.
 """
 
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import golden_graph
 import numpy as np
@@ -15,11 +17,12 @@ from layerwise import nhwc
 from random_graphs import random_graph, random_inputs
 from synth.ecp5 import need_tools
 
-from trivet.boards.icebreaker import ICEBREAKER
+from trivet import boards
 from trivet.compiler.lower import lower
 from trivet.hdl.config import EngineConfig
 from trivet.hdl.isa import predicted_total
 from trivet.runtime.device import Buffer, Stage, TensorSpec
+from trivet.runtime.devices import uart
 from trivet.runtime.devices.uart import SerialTransport, UartDevice
 from trivet.runtime.link.client import BoardClient
 
@@ -27,34 +30,41 @@ pytest.importorskip("serial", reason="pyserial is not installed; pip install 'tr
 pytestmark = [pytest.mark.synth, pytest.mark.slow]
 
 BUILD = bytes(range(32))
-assert ICEBREAKER.engine is not None
-CONFIG = EngineConfig(**ICEBREAKER.engine)
+# What differs from the board's own engine: one that is simulated in minutes.
+ENGINES: dict[str, dict[str, int]] = {"icebreaker": {}, "tang-nano-20k": {"lanes": 1}}
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=ENGINES)
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str, EngineConfig]]:
+    """A board's name, its serial port and its engine."""
     need_tools("g++")
+    board = boards.get(request.param)
+    assert board.engine is not None
+    config = EngineConfig(**{**board.engine, **ENGINES[board.name]})
     folder: Path = tmp_path_factory.mktemp("netlist")
-    with pty_board.running(pty_board.compile_netlist(folder, CONFIG, ICEBREAKER, BUILD)) as (
-        _,
-        name,
-    ):
-        yield name
+    simulator = pty_board.compile_netlist(folder, config, board, BUILD)
+    with pty_board.running(simulator) as (_, port):
+        yield board.name, port, config
 
 
-def test_hello_is_answered(port: str) -> None:
+def test_hello_is_answered(running: Any) -> None:
+    name, port, config = running
     transport = SerialTransport("fpga0", port, 115_200)
     try:
         hello = BoardClient(transport, "fpga0", timeout=30).hello()
     finally:
         transport.close()
-    assert (hello.board, hello.build_sha256) == (ICEBREAKER.name, BUILD.hex())
-    assert hello.config_sha256 == CONFIG.sha256
+    assert (hello.board, hello.build_sha256) == (name, BUILD.hex())
+    assert hello.config_sha256 == config.sha256
 
 
-def test_a_small_network_gives_goldens_bytes(port: str) -> None:
+def test_a_small_network_gives_goldens_bytes(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uart, "_TIMEOUT", 60.0)  # seconds of a board that is simulated slowly
+    name, port, config = running
     graph = random_graph(9, 2, channels=3, side=5, kinds=("conv", "add"))
-    program = lower(graph, [u.name for u in graph.units], CONFIG, expand=False)
+    program = lower(graph, [u.name for u in graph.units], config, expand=False)
     image = program.to_bytes()
 
     def specs(ports):
@@ -63,7 +73,7 @@ def test_a_small_network_gives_goldens_bytes(port: str) -> None:
     stage = Stage(
         0, "program", image, hashlib.sha256(image).hexdigest(), specs(program.inputs),
         specs(program.outputs), engine=program.config_sha256,
-        builds={ICEBREAKER.name: BUILD.hex()})  # fmt: skip
+        builds={name: BUILD.hex()})  # fmt: skip
     device = UartDevice("fpga0", {"address": port, "baud": "115200"})
     try:
         device.prepare(stage)
@@ -77,6 +87,6 @@ def test_a_small_network_gives_goldens_bytes(port: str) -> None:
             assert done.error is None
             for p, buffer in zip(program.outputs, done.outputs, strict=True):
                 assert np.array_equal(buffer.array, nhwc(values[p.tensor]).reshape(1, *p.hwc))
-            assert done.counters["cycles"] == predicted_total(CONFIG, program.instructions)
+            assert done.counters["cycles"] == predicted_total(config, program.instructions)
     finally:
         device.close()

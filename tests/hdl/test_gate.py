@@ -179,7 +179,7 @@ def test_the_board_in_python_judges_alike():
     rng = random.Random(5)
     frames, epoch = [Frame(Type.RESET, b"", 3, 1)], 1
     seq = 3
-    for _ in range(120):
+    for _ in range(70):
         seq += rng.choice([0, 1, 1, 2])
         known = rng.choice([0, epoch, epoch, epoch, epoch - 1])
         kind = rng.choice(["load", "load", "run", "peek", "reset", "hello"])

@@ -75,3 +75,15 @@ def test_bytes_pass_and_silence_is_empty() -> None:
         transport.close()
         os.close(host)
         os.close(board)
+
+
+def test_a_port_has_one_owner() -> None:
+    host, board = pty.openpty()
+    first = SerialTransport("fpga0", os.ttyname(board), 115_200)
+    try:
+        with pytest.raises(DeviceError, match=r"'other': cannot open .* who may use the port"):
+            SerialTransport("other", os.ttyname(board), 115_200)
+    finally:
+        first.close()
+        os.close(host)
+        os.close(board)

@@ -103,8 +103,11 @@ def virtual_pids(session: Session) -> list[int]:
 
 
 @pytest.mark.rtl
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "wedged"])
-@pytest.mark.parametrize("boards", [1, 2])
+@pytest.mark.parametrize(
+    ("blow", "boards"),
+    [(signal.SIGKILL, 1), (signal.SIGKILL, 2), (signal.SIGSTOP, 1)],
+    ids=["killed", "killed beside another", "wedged"],
+)
 def test_virtual_board_under_a_stream(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], blow: signal.Signals, boards: int
 ) -> None:

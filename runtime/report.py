@@ -12,13 +12,17 @@ __all__ = ["Reports", "StageReport"]
 
 @dataclass
 class StageReport:
-    """What a device did for a stage in one run: items, seconds inside it, summed counters."""
+    """What a device did for a stage in one run: items, seconds inside it, summed counters.
+
+    ``seconds`` are of all items together, ``busy`` those in which there was one or more.
+    """
 
     index: int
     device: str
     attach: str
     items: int = 0
     seconds: float = 0.0
+    busy: float = 0.0
     counters: dict[str, int] = field(default_factory=dict)
 
 
@@ -27,6 +31,7 @@ class Reports:
 
     def __init__(self, lanes: Iterable[Lane]) -> None:
         self._found: dict[tuple[int, str, str], StageReport] = {}
+        self._free_at: dict[tuple[int, str, str], float] = {}
         for lane in lanes:
             self._of(lane.stage.index, lane.name, lane.attach)
 
@@ -40,6 +45,10 @@ class Reports:
             report = self._of(span.stage, span.device, span.attach)
             report.items += 1
             report.seconds += span.finished - span.started
+            who = (span.stage, span.device, span.attach)
+            free_at = self._free_at.get(who, span.started)
+            report.busy += max(0.0, span.finished - max(span.started, free_at))
+            self._free_at[who] = max(free_at, span.finished)
             for key, value in span.counters.items():
                 report.counters[key] = report.counters.get(key, 0) + value
 

@@ -89,9 +89,31 @@ def trace(path: Path, spans: list[tuple[int, str, float, float]], **facts: Any) 
 
 def test_time_of_items_that_overlap_is_counted_once(tmp_path: Path) -> None:
     spans = [(1, "fpga0", 10.0 * k, 20.0) for k in range(9)]
-    times, cpu = measured_times(trace(tmp_path / "t.json", spans))
-    assert times == {(1, "fpga0"): pytest.approx(10e-6)}
-    assert not cpu
+    spans += [(1, "fpga1", 100.0 * k, 5.0) for k in range(4)]
+    times = measured_times(trace(tmp_path / "t.json", spans, attach="uart"))
+    assert times == {
+        (1, "fpga0"): (pytest.approx(10e-6), "uart"), (1, "fpga1"): (pytest.approx(5e-6), "uart")
+    }  # fmt: skip
+
+
+def test_what_the_cpu_did_in_a_boards_place_is_left_out(tmp_path: Path) -> None:
+    rows = [
+        {"stage": 0, "device": "fpga0", "attach": "virtual", "items": 10, "busy": 2.0},
+        {"stage": 0, "device": "fpga0", "attach": "cpu", "items": 90, "busy": 0.9},
+        {"stage": 1, "device": "fpga1", "attach": "uart", "items": 0, "busy": 0.0},
+    ]
+    (tmp_path / "r.json").write_text(json.dumps({"stages": rows}))
+    assert measured_times(tmp_path / "r.json") == {(0, "fpga0"): (0.2, "virtual")}
+
+
+def test_times_of_a_simulator_are_named(tmp_path: Path, trivet: Call) -> None:
+    write(tmp_path / "m.trivet", ("program",))
+    row = {"stage": 0, "device": "fpga0", "attach": "virtual", "items": 10, "busy": 2.0}
+    (tmp_path / "r.json").write_text(json.dumps({"stages": [row]}))
+    code, out, err = trivet("replan", "m.trivet", "--from-trace", "r.json")
+    assert code == 0
+    assert "the times of fpga0 are a simulator's and say nothing of a board" in err
+    assert "stage 0 on cpu0, was on fpga0" in out
 
 
 def test_a_stream_is_traced_and_the_bundle_placed_anew(tmp_path: Path, trivet: Call) -> None:
@@ -136,7 +158,7 @@ def test_run_scrubs_and_rebalances(tmp_path: Path, trivet: Call) -> None:
         ("{", "not JSON"),
         ("{}", "neither a trace nor what trivet run --json prints"),
         ('{"traceEvents": []}', "no item of any stage is in it"),
-        ('{"stages": [{"stage": 7, "device": "cpu0", "attach": "cpu", "items": 1, "seconds": 1}]}',
+        ('{"stages": [{"stage": 7, "device": "cpu0", "attach": "cpu", "items": 1, "busy": 1}]}',
          "has stage 7 on cpu0, which"),
     ],
 )  # fmt: skip

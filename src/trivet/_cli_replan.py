@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["measured_times", "replan_command"]
 
-Times = dict[tuple[int, str], float]  # stage, device -> seconds from item to item
+Key = tuple[int, str]  # stage, device
+Times = dict[Key, tuple[float, str]]  # seconds from item to item, and what stood behind the device
+_SIMULATORS = ("virtual", "model")
 _SAMPLES = 20
 _LIMIT = 2.0  # seconds for a stage's samples on the CPU
 
 
-def measured_times(path: Path) -> tuple[Times, set[tuple[int, str]]]:
-    """Seconds of an item by stage and device, and which of those were computed on the CPU.
+def measured_times(path: Path) -> Times:
+    """Seconds of an item by stage and device. What the CPU did in a board's place is left out.
 
     ``path`` is a trace (Chrome's JSON), or what ``trivet run --json`` printed. In a trace an item's
     time on a device begins when the item before it was done, if that was later than its own start.
@@ -39,10 +41,13 @@ def measured_times(path: Path) -> tuple[Times, set[tuple[int, str]]]:
     try:
         if isinstance(data, dict) and "stages" in data:
             rows = [r for r in data["stages"] if r["items"]]
-            times = {(int(r["stage"]), str(r["device"])): r["seconds"] / r["items"] for r in rows}
-            cpu = {(int(r["stage"]), str(r["device"])) for r in rows if r["attach"] == "cpu"}
+            # A device that failed comes first, and then the CPU in its place.
+            times = {
+                (int(r["stage"]), str(r["device"])): (r["busy"] / r["items"], str(r["attach"]))
+                for r in reversed(rows)
+            }
         else:
-            times, cpu = _traced(data["traceEvents"] if isinstance(data, dict) else data)
+            times = _traced(data["traceEvents"] if isinstance(data, dict) else data)
     except (KeyError, TypeError, AttributeError) as e:
         raise Fault(
             f"trace {path}: neither a trace nor what trivet run --json prints ({e}); trace a run "
@@ -50,31 +55,29 @@ def measured_times(path: Path) -> tuple[Times, set[tuple[int, str]]]:
         ) from e
     if not times:
         raise Fault(f"trace {path}: no item of any stage is in it; trace a stream of some items")
-    return times, cpu
+    return times
 
 
-def _traced(events: list[Any]) -> tuple[Times, set[tuple[int, str]]]:
-    spans: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    cpu = set()
+def _traced(events: list[Any]) -> Times:
+    spans: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
     for event in events:
         facts = event.get("args") or {}
         if event.get("ph") != "X" or not {"stage", "device"} <= set(facts):
             continue
         if "predicted" in str(event.get("cat", "")) or facts.get("predicted"):
             continue
-        key = int(facts["stage"]), str(facts["device"])
+        key = int(facts["stage"]), str(facts["device"]), str(facts.get("attach", ""))
         spans.setdefault(key, []).append((event["ts"], event["ts"] + event["dur"]))
-        if facts.get("attach") == "cpu":
-            cpu.add(key)
-    times = {}
-    for key, found in spans.items():
+    times: Times = {}
+    for (stage, device, attach), found in spans.items():
         found.sort(key=lambda span: span[1])
         free, taken = 0.0, []
         for start, end in found:
             taken.append(end - max(start, free))
             free = end
-        times[key] = statistics.median(taken) / 1e6
-    return times, cpu
+        if attach != "cpu" or (stage, device) not in times:
+            times[stage, device] = statistics.median(taken) / 1e6, attach
+    return times
 
 
 def replan_command(path: Path, trace: Path, out: Path | None, *, as_json: bool) -> None:
@@ -83,7 +86,7 @@ def replan_command(path: Path, trace: Path, out: Path | None, *, as_json: bool) 
 
     if out is not None:
         check_target(out)
-    times, on_cpu = measured_times(trace)
+    times = measured_times(trace)
     with Bundle.open(path) as bundle:
         rig = bundle.rig().devices
         plan = bundle.plan_json()
@@ -98,7 +101,7 @@ def replan_command(path: Path, trace: Path, out: Path | None, *, as_json: bool) 
         placed = []
         for stage, info, entry in zip(stages, infos, plan["stages"], strict=True):
             members = tuple(info.members or [entry["device"]])
-            seconds = _seconds(bundle, stage, members, entry, times, on_cpu, trace.name)
+            seconds = _seconds(bundle, stage, members, entry, times, trace.name)
             placed.append(PlacedStage(tuple(info.inputs), tuple(info.outputs), members, seconds))
         sorts = {
             name: (device.kind, f"{device.kind} {device.board} {device.clock_hz}")
@@ -115,6 +118,13 @@ def replan_command(path: Path, trace: Path, out: Path | None, *, as_json: bool) 
         sys.stdout.write("\n")
         return
     screen = console()
+    simulated = sorted({n for (_, n), (_, attach) in times.items() if attach in _SIMULATORS})
+    if simulated:
+        print(
+            f"trivet: warning: the times of {', '.join(simulated)} are a simulator's and say "
+            "nothing of a board; trace a run with the board",
+            file=sys.stderr,
+        )
     for k, (old, new) in enumerate(zip(placed, found.homes, strict=True)):
         cost = old.seconds[new[0]]
         moved = "" if old.members == new else f", was on {', '.join(old.members)}"
@@ -139,7 +149,6 @@ def _seconds(
     members: tuple[str, ...],
     entry: Mapping[str, Any],
     times: Times,
-    on_cpu: set[tuple[int, str]],
     source: str,
 ) -> dict[str, Cost]:
     """Seconds of an item on every device that may run the stage, and where each is from."""
@@ -147,10 +156,11 @@ def _seconds(
 
     rig = bundle.rig().devices
     found: dict[str, Cost] = {}
-    for (index, name), seconds in times.items():
+    for (index, name), (seconds, attach) in times.items():
         # What the CPU computed in a board's place says nothing of the board.
-        if index == stage.index and ((index, name) not in on_cpu or rig[name].kind == "cpu"):
-            found[name] = Cost(seconds, "s", "measured", f"in {source}")
+        if index == stage.index and (attach != "cpu" or rig[name].kind == "cpu"):
+            what = ", of a simulator, not of the board" if attach in _SIMULATORS else ""
+            found[name] = Cost(seconds, "s", "measured", f"in {source}{what}")
     own = rig[members[0]]
     for name, device in rig.items():
         alike = (device.kind, device.board, device.clock_hz) == (own.kind, own.board, own.clock_hz)

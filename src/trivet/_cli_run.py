@@ -164,6 +164,7 @@ def run_command(
             "attach": r.attach,
             "items": r.items,
             "seconds": r.seconds,
+            "busy": r.busy,
             "counters": r.counters,
         }
         for r in reports

@@ -67,17 +67,17 @@ def test_ten_thousand_items_over_a_lossy_line(window: int, overlap: bool) -> Non
 
 
 @pytest.mark.rtl
-def test_two_thousand_items_over_a_lossy_line_to_the_rtl() -> None:
+def test_ten_thousand_items_over_a_lossy_line_to_the_rtl() -> None:
     program, items = network(True)
     board = VirtualBoard(build(SMALL), stall_in=0.1, stall_out=0.1)
-    line = LossyLine(board, seed=3, lose=0.02, double=0.02, swap=0.02, damage=0.02)
+    line = LossyLine(board, seed=3)
     client = BoardClient(line, "fpga0", clock=lambda: line.seconds)
     try:
-        stream(client, program, items, 2000)
+        stream(client, program, items, 10_000)
     finally:
         board.close()
-    assert min(line.happened.values()) > 10
-    assert client.repeats > 50
+    assert min(line.happened.values()) > 400
+    assert client.repeats > 1000
 
 
 def test_a_program_is_loaded_over_a_very_lossy_line() -> None:

@@ -1,7 +1,7 @@
 """Renders the tables of docs/boards.md from the build reports in docs/builds.
 
     cp "$(trivet build --board B --folder)/report.json" docs/builds/B.json   # a report
-    python benchmarks/boards.py --count B ...   # cycles of the networks on B's engine
+    python benchmarks/boards.py --count [B ...] # cycles of the networks on B's (or any) engine
     python benchmarks/boards.py                 # the tables
     python benchmarks/boards.py --check         # exit code 1 when they are out of date
 
@@ -268,11 +268,13 @@ def page() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", nargs="+", metavar="BOARD", default=[])
+    parser.add_argument("--count", nargs="*", metavar="BOARD", help="none named: all")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    if options.count:
-        count(options.count)
+    if options.count is not None:
+        from trivet import boards
+
+        count(options.count or list(boards.BOARDS))
     wanted = page()
     if options.check:
         return int(wanted != PAGE.read_text(encoding="utf-8"))

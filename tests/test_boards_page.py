@@ -100,7 +100,7 @@ SHARED = Path(os.environ.get("TRIVET_SHARED", ROOT.parent / "shared")) / "models
 def test_kept_counts_are_those_of_the_engine_of_today(
     boards_page: ModuleType, network: str
 ) -> None:
-    """Else: python benchmarks/boards.py --count BOARD ..., for the boards in networks.json."""
+    """Else: python benchmarks/boards.py --count"""
     kept = boards_page.counts()["ulx3s-85f"]
     assert boards_page.count_network("ulx3s-85f", network) == kept["networks"][network]
 

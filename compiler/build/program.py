@@ -29,6 +29,12 @@ def check_bitstream(bundle: Bundle, board: Board) -> BitstreamInfo:
         if info is not None:
             _check_report(bundle, board, engine, info)
             return info
+    exported = f"export/{board.name}.zip"
+    if exported in bundle.manifest.members:
+        raise CompileError(
+            f"{bundle.path}: {board.name!r} has no open place and route, so the bundle has no "
+            f"bitstream; unzip {exported} and let Vivado make it (build.tcl)"
+        )
     there = sorted({name for e in engines.values() for name in e.bitstreams})
     has = f"it has {', '.join(there)}" if there else "it has none"
     raise CompileError(

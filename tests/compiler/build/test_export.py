@@ -5,9 +5,11 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import stand_in_tools
 from entry_point import entry_point
@@ -17,6 +19,8 @@ from synth.ecp5 import need_tools, work_folder
 from trivet import boards
 from trivet.boards.board import Toolchain
 from trivet.compiler.build.build import build, build_inputs
+from trivet.hdl.config import SMALL
+from trivet.runtime.bundle import Bundle
 
 EXPORTED = replace(
     BOARD, name="a-board", toolchain=Toolchain("xilinx", ("-family", "xc7"), ("xc7part-1",))
@@ -58,6 +62,29 @@ def test_the_command_says_that_the_bitstream_needs_vivado(
     assert "no bitstream: that needs Vivado (vivado -mode batch -source build.tcl" in out
     assert "Fmax" not in out
     assert zipfile.is_zipfile(folder / "a.zip")
+
+
+def test_a_bundle_has_the_archive_and_nothing_to_program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = EXPORTED.name
+    monkeypatch.setitem(boards.BOARDS, name, replace(EXPORTED, engine=SMALL.to_dict()))
+    np.savez(folder / "samples.npz", image=np.random.default_rng(1).random((16, 1, 8, 8), "f4"))
+    trivet: Any = entry_point(folder, monkeypatch, capsys)
+    model = str(files("trivet").joinpath("digits.onnx"))
+    options = ("--calibrate", "samples.npz", "--place", "fpga", "--board", name)
+    code, out, err = trivet("compile", model, "-o", "a.trivet", *options)
+    assert code == 0, err
+    assert f"export for {name}" in " ".join(out.split())
+    with Bundle.open(folder / "a.trivet") as bundle:
+        assert {
+            f"export/{name}.zip",
+            f"export/{name}.report.json",
+        } <= bundle.manifest.members.keys()
+    code, _, err = trivet("program", "a.trivet", "--board", name)
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.endswith(f"unzip export/{name}.zip and let Vivado make it (build.tcl)")
 
 
 @pytest.mark.synth

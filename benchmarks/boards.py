@@ -274,7 +274,7 @@ def main() -> int:
     if options.count is not None:
         from trivet import boards
 
-        count(options.count or list(boards.BOARDS))
+        count(options.count or [b.name for b in boards.BOARDS.values() if b.engine])
     wanted = page()
     if options.check:
         return int(wanted != PAGE.read_text(encoding="utf-8"))

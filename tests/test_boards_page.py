@@ -108,7 +108,8 @@ def test_kept_counts_are_those_of_the_engine_of_today(
 def test_every_board_with_an_engine_is_counted(boards_page: ModuleType) -> None:
     kept = boards_page.counts()
     for board in boards.BOARDS.values():
-        assert board.engine is not None
+        if board.engine is None:
+            continue
         row = kept[board.name]
         assert row["engine_sha256"] == EngineConfig(**board.engine).sha256
         assert row["clock_hz"] == board.clock_hz

@@ -14,7 +14,7 @@ class Mover(wiring.Component):
 
     One of them works at a time. All three walk an area byte by byte with the same counters, so an
     area is judged in a cycle a byte, and a byte that is read costs a read of its word: slower than
-    the three by cycles that no UART notices, in less than half their cells.
+    the three by cycles that no UART notices, in fewer cells.
 
     Parameters
     ----------

@@ -45,6 +45,7 @@ from .rig import Rig, default_rig
 from .split import split_unit
 from .stages import StageUnits, part_nhwc
 from .trace import trace_nodes
+from .tune.tune import tune
 from .units import Array, Graph
 from .verify import (
     LayerVerdict,
@@ -85,7 +86,8 @@ class Options:
 
     ``bitstream`` builds the boards of the plan's FPGA stages (minutes, then cached); False leaves
     them out, None too, with a note that says how to get them. ``plan`` is a plan.json to keep to;
-    ``strict``: it must be as good as the best.
+    ``strict``: it must be as good as the best. ``tune``: the rig's FPGAs get engines made for the
+    model.
     """
 
     rig: Rig | None = None
@@ -96,6 +98,7 @@ class Options:
     bitstream: bool | None = None
     plan: Path | None = None
     strict: bool = False
+    tune: bool = False
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,8 @@ def _map(work: Work) -> Work:
 
 
 def _cost(work: Work) -> Work:
+    if work.options.tune:
+        work = _tuned(work)
     graph = _need(work.graph)
     cpu = {}
     fpga = {}
@@ -218,6 +223,26 @@ def _cost(work: Work) -> Work:
                 graph, device.engine, progress=lambda what: work.tell("cost", what)
             )
     return replace(work, costs=Costs(cpu, fpga))
+
+
+def _tuned(work: Work) -> Work:
+    """Every FPGA of the rig with the fastest engine for the model, whatever engine it had."""
+    devices = []
+    notes = list(work.notes)
+    for device in work.rig.devices:
+        if device.engine is not None and device.board is not None:
+            work.tell("cost", f"tuning the engine of {device.name}")
+            found = tune(_need(work.graph), boards.get(device.board))
+            device = replace(device, engine=found.chosen.config)
+            c = found.chosen.config
+            notes.append(
+                f"{device.name}: tuned engine {c.lanes} x {c.simd} with {c.requantisers} "
+                f"requantisers, limit {found.limit.resource}"
+            )
+        devices.append(device)
+    if not any(d.engine is not None and d.board is not None for d in devices):
+        raise CompileError("--tune: the rig has no FPGA on a known board; name one with --board")
+    return replace(work, rig=replace(work.rig, devices=tuple(devices)), notes=tuple(notes))
 
 
 def _plan(work: Work) -> Work:

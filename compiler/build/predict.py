@@ -15,7 +15,7 @@ from __future__ import annotations
 from trivet.boards.board import Board
 from trivet.hdl.config import EngineConfig
 
-__all__ = ["predict"]
+__all__ = ["block_rams", "predict"]
 
 _SHALLOW = 512  # words: the rest of a deep memory below it is distributed RAM (hdl.memories)
 _COUNTER_BITS = 96
@@ -34,7 +34,7 @@ def predict(board: Board, config: EngineConfig) -> dict[str, int]:
     toolchain = board.toolchain
     if toolchain is None or toolchain.family != "ecp5":
         return {}
-    found = {"bram": _block_rams(config)}
+    found = {"bram": sum(block_rams(config).values())}
     if not config.serial:
         found["dsp"] = config.dsps + 1  # the link has one product
     if not config.serial and config.expander and config.counters:  # as all nine engines of the fit
@@ -55,23 +55,21 @@ def _distributed(words: int, bits: int) -> int:
     return -(-rest // 16) * -(-bits // 4)
 
 
-def _block_rams(config: EngineConfig) -> int:
-    """DP16KD: 512 x 36, 1,024 x 18, 2,048 x 9 bits and so on, the smallest depth that holds."""
+def block_rams(config: EngineConfig) -> dict[str, int]:
+    """DP16KD by what they hold: 512 x 36, 1,024 x 18, 2,048 x 9 bits and so on, the smallest depth
+    that holds it."""
     act = _blocks(config.act_bank_words, 8 * config.word_bytes, bytewise=True)
     addend = 2 * _blocks(256 * config.addends, 32, bytewise=True)
-    table = _blocks(256 * config.tables, 8)
-    counters = 0
-    if config.counters and config.instructions > 32:
-        counters = _blocks(config.instructions, _COUNTER_BITS)
-    return (
-        _deep(config.weight_words, 8 * config.weight_word_bytes)
-        + _deep(config.param_words, 64 * config.requantisers)
-        + _deep(4 * config.instructions, 128)
-        + config.act_banks * act
-        + config.requantisers * (table + addend)
-        + counters
-        + _LINK_BRAMS
-    )
+    counted = config.counters and config.instructions > 32
+    return {
+        "weight memory": _deep(config.weight_words, 8 * config.weight_word_bytes),
+        "activation memory": config.act_banks * act,
+        "parameter memory": _deep(config.param_words, 64 * config.requantisers),
+        "instruction memory": _deep(4 * config.instructions, 128),
+        "tables": config.requantisers * (_blocks(256 * config.tables, 8) + addend),
+        "counters": _blocks(config.instructions, _COUNTER_BITS) if counted else 0,
+        "link": _LINK_BRAMS,
+    }
 
 
 def _deep(words: int, bits: int) -> int:

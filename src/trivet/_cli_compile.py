@@ -59,6 +59,7 @@ def compile_command(
     stop_after: str | None,
     plan: Path | None,
     strict: bool,
+    tune: bool,
     as_json: bool,
 ) -> None:
     from trivet.compiler.driver import Options
@@ -70,7 +71,7 @@ def compile_command(
     if strict and plan is None:
         raise Fault("--strict is about a plan of your own; give it with --plan FILE.json")
     options = Options(
-        devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream, plan, strict
+        devices.resolve(), shapes, calibrate, vectors, stop_after, bitstream, plan, strict, tune
     )
     done = _compile(model, out, options, verify=True, as_json=as_json)
     for warning in done.work.warnings:

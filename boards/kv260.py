@@ -51,5 +51,6 @@ KV260 = Board(
         platform="trivet.hdl.board.kv260:Kv260Platform",
         baud=3_000_000,
         leds=(("led", 0),),
+        clocking="xilinxup",
     ),
 )

@@ -338,7 +338,7 @@ class _Run:
 
     def _check_fit(self, cells: Counter[str]) -> None:
         """Refuse before an hour of placing what can never be placed."""
-        budget = _budget(self.inputs.board)
+        budget = self.inputs.board.resources.budget
         for resource, cell in _SYNTHESISED[self.inputs.recipe.family].items():
             used = sum(cells[name] for name in cell.split())
             if resource in budget and used > budget[resource]:
@@ -360,7 +360,7 @@ class _Run:
     ) -> Report:
         inputs = self.inputs
         predicted = predict(inputs.board, inputs.config)
-        budget = _budget(inputs.board)
+        budget = inputs.board.resources.budget
         resources = {}
         table = _CELLS[inputs.recipe.family] if seed else _SYNTHESISED[inputs.recipe.family]
         for resource, cells in table.items():
@@ -396,11 +396,6 @@ class _Run:
             bitstream_sha256=hashlib.sha256(data).hexdigest(),
             bitstream_bytes=len(data),
         )
-
-
-def _budget(board: Board) -> dict[str, int]:
-    r = board.resources
-    return {"lut": r.luts, "ff": r.ffs, "dsp": r.dsps, "bram": r.brams}
 
 
 def _cells(stat: Any) -> Counter[str]:

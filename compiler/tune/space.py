@@ -134,8 +134,7 @@ def _power(value: int) -> int:
 
 def shares(board: Board, used: dict[str, int]) -> dict[str, float]:
     """Share of what may be used of the board, for each resource."""
-    parts = board.resources
-    budget = {"dsp": parts.dsps, "bram": parts.brams, "lut": parts.luts, "ff": parts.ffs}
+    budget = board.resources.budget
     return {name: used[name] / (budget[name] * _SHARE[name]) for name in LIMITS}
 
 

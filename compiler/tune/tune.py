@@ -216,8 +216,7 @@ def _too_large(board: Board, found: Found) -> Limit:
 
 def _named(board: Board, point: Point, beyond: dict[str, float]) -> Limit:
     name = max(beyond, key=lambda k: beyond[k])
-    parts = board.resources
-    have = {"dsp": parts.dsps, "bram": parts.brams, "lut": parts.luts, "ff": parts.ffs}[name]
+    have = board.resources.budget[name]
     c = point.config
     text = (
         f"{c.lanes} x {c.simd} with {c.requantisers} requantisers takes {point.cycles:,} cycles "

@@ -134,9 +134,7 @@ class BoardTop(Elaboratable):
         m = Module()
         m.domains.sync = ClockDomain()
         wires = self.board.wiring
-        family = self.board.toolchain.family
-        if "xcup" in self.board.toolchain.arguments:
-            family = "xilinxup"
+        family = wires.clocking or self.board.toolchain.family
         if platform.default_clk is None:  # the processor beside the logic gives the clock
             oscillator = platform.oscillator(m, self.board.oscillator_hz)
         else:

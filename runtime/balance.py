@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .device import Buffer, Device, DeviceError, InlineDevice, Stage
+from .device import Device, DeviceError, InlineDevice, Stage
 from .lane import Group, Lane, Station
+from .measure import item_seconds
 
 __all__ = ["Balancer", "Load", "Shares", "share"]
 
@@ -241,14 +241,7 @@ class Balancer:
         device = self._make(stage, name, 1)
         try:
             assert isinstance(device, InlineDevice)
-            inputs = [Buffer.zeros(spec) for spec in stage.inputs]
-            found = []
-            for _ in range(_SAMPLES + 1):
-                began = time.perf_counter()
-                done = device.compute(0, inputs)
-                found.append(time.perf_counter() - began)
-                if done.error is not None:
-                    raise done.error
+            found = item_seconds(device, stage, _SAMPLES)
         finally:
             device.close()
-        return max(min(found[1:]), 1e-9) * self._threads
+        return max(min(found), 1e-9) * self._threads

@@ -12,7 +12,7 @@ from trivet.runtime.device import DeviceError, Stage
 
 from .worker import Kind, Outputs, WorkerDevice, int_option
 
-__all__ = ["LEVEL_KEY", "CpuDevice"]
+__all__ = ["LEVEL_KEY", "CpuDevice", "cpu_model"]
 
 LEVEL_KEY: Final = "trivet.session_level"
 """Key in a model's metadata: how far onnxruntime may optimise it, as the name of a member of its
@@ -25,6 +25,17 @@ keeps the bytes.
 _PROVIDERS: Final = ["CPUExecutionProvider"]
 _DEFAULT_LEVEL: Final = "ORT_DISABLE_ALL"
 _LEVELS: Final[dict[str, Any]] = dict(ort.GraphOptimizationLevel.__members__)
+
+
+def cpu_model(name: str, stage: Stage) -> bytes:
+    """The ONNX model by which a CPU computes a stage; :class:`DeviceError` when it has none."""
+    model = stage.payload if stage.kind == "onnx" else stage.fallback
+    if model is None:
+        raise DeviceError(
+            f"device '{name}': stage {stage.index} is an engine's program without a CPU fallback; "
+            "run it on its own device, or compile the model again"
+        )
+    return model
 
 
 class CpuDevice(WorkerDevice):
@@ -49,12 +60,7 @@ class CpuDevice(WorkerDevice):
         self._outputs: list[str] = []
 
     def _load(self, stage: Stage) -> None:
-        model = stage.payload if stage.kind == "onnx" else stage.fallback
-        if model is None:
-            raise DeviceError(
-                f"device '{self.name}': stage {stage.index} is an engine's program without a CPU "
-                "fallback; run it on its own device, or compile the model again"
-            )
+        model = cpu_model(self.name, stage)
         session = self._open(stage, model, _DEFAULT_LEVEL)
         level = session.get_modelmeta().custom_metadata_map.get(LEVEL_KEY, _DEFAULT_LEVEL)
         if level not in _LEVELS:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from trivet.runtime.device import Buffer, DeviceError, Stage, TensorSpec
 
-from .cpu import CpuDevice
+from .cpu import CpuDevice, cpu_model
 from .worker import Kind, Outputs, WorkerDevice, int_option
 
 __all__ = ["ProcessDevice"]
@@ -65,12 +65,7 @@ class ProcessDevice(WorkerDevice):
         return None if self._process is None else self._process.pid
 
     def _load(self, stage: Stage) -> None:
-        model = stage.payload if stage.kind == "onnx" else stage.fallback
-        if model is None:
-            raise DeviceError(
-                f"device '{self.name}': stage {stage.index} is an engine's program without a CPU "
-                "fallback; run it on its own device, or compile the model again"
-            )
+        model = cpu_model(self.name, stage)
         head = {
             "name": self.name,
             "threads": self._threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +27,7 @@ __all__ = [
     "fail",
     "pairs",
     "phases",
+    "print_json",
     "set_verbose",
     "shape_options",
     "shorten",
@@ -57,6 +59,12 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, soft_wrap=False, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """What ``--json`` prints."""
+    json.dump(value, sys.stdout, indent=1)
+    sys.stdout.write("\n")
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trivet._cli_common import DeviceOptions, Fault, check_target, console, phases
+from trivet._cli_common import DeviceOptions, Fault, check_target, console, phases, print_json
 
 if TYPE_CHECKING:
     from trivet.compiler.driver import Compiled, Options
     from trivet.compiler.planner.plan import Plan
 
-__all__ = ["compile_command", "explain_command", "plan_command", "print_json"]
+__all__ = ["compile_command", "explain_command", "plan_command"]
 
 
 def _compile(
@@ -101,11 +100,6 @@ def _summary(done: Compiled) -> dict[str, Any]:
         "warnings": list(work.warnings),
         "notes": list(work.notes),
     }
-
-
-def print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=1)
-    sys.stdout.write("\n")
 
 
 def plan_command(

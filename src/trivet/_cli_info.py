@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
-from trivet._cli_common import console
+from trivet._cli_common import console, print_json
 
 __all__ = ["Tool", "boards_command", "doctor_command", "find_tools"]
 
@@ -23,8 +21,7 @@ def boards_command(*, as_json: bool) -> None:
     from trivet import boards
 
     if as_json:
-        json.dump([asdict(b) for b in boards.BOARDS.values()], sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        print_json([asdict(b) for b in boards.BOARDS.values()])
         return
     from rich.table import Table
 
@@ -128,12 +125,7 @@ def doctor_command(*, as_json: bool) -> None:
     missing = [t for t in tools if not t.found and not t.needed_for.endswith("only")]
     cache = os.environ.get("TRIVET_CACHE_DIR")
     if as_json:
-        json.dump(
-            {"ok": not missing, "tools": [asdict(t) for t in tools], "cache_dir": cache},
-            sys.stdout,
-            indent=1,
-        )
-        sys.stdout.write("\n")
+        print_json({"ok": not missing, "tools": [asdict(t) for t in tools], "cache_dir": cache})
     else:
         _print_tools(tools)
         screen = console()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trivet._cli_common import Fault, check_target, console
+from trivet._cli_common import Fault, check_target, console, print_json
 
 if TYPE_CHECKING:
     from trivet.compiler.cost import Cost
@@ -113,11 +112,6 @@ def replan_command(path: Path, trace: Path, out: Path | None, *, as_json: bool) 
             writer.place(json.dumps(found.plan, indent=1).encode() + b"\n", found.homes)
     if out is not None:
         writer.write(out)
-    if as_json:
-        json.dump(found.plan, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-        return
-    screen = console()
     simulated = sorted({n for (_, n), (_, attach) in times.items() if attach in _SIMULATORS})
     if simulated:
         print(
@@ -125,6 +119,10 @@ def replan_command(path: Path, trace: Path, out: Path | None, *, as_json: bool) 
             "nothing of a board; trace a run with the board",
             file=sys.stderr,
         )
+    if as_json:
+        print_json(found.plan)
+        return
+    screen = console()
     for k, (old, new) in enumerate(zip(placed, found.homes, strict=True)):
         cost = old.seconds[new[0]]
         moved = "" if old.members == new else f", was on {', '.join(old.members)}"
@@ -182,21 +180,12 @@ def _seconds(
 
 def _on_cpu(stage: Stage, threads: int) -> float:
     """Median seconds of an item in onnxruntime, on zeros."""
-    from trivet.runtime.device import Buffer
     from trivet.runtime.devices.cpu import CpuDevice
+    from trivet.runtime.measure import item_seconds
 
     device = CpuDevice("cpu", {"threads": str(threads)})
     try:
         device.prepare(stage)
-        inputs = [Buffer.zeros(spec) for spec in stage.inputs]
-        taken: list[float] = []
-        until = time.perf_counter() + _LIMIT
-        while len(taken) < 3 or (len(taken) < _SAMPLES and time.perf_counter() < until):
-            began = time.perf_counter()
-            done = device.compute(0, inputs)
-            taken.append(time.perf_counter() - began)
-            if done.error is not None:
-                raise done.error
+        return statistics.median(item_seconds(device, stage, _SAMPLES, least=2, limit=_LIMIT))
     finally:
         device.close()
-    return statistics.median(taken[1:])

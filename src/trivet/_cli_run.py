@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import sys
 import time
@@ -21,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from trivet._cli_common import Fault, check_target, console, write_whole
+from trivet._cli_common import Fault, check_target, console, print_json, write_whole
 
 if TYPE_CHECKING:
     from trivet.runtime.device import Scrubbed
     from trivet.runtime.lane import Loss
     from trivet.runtime.manifest import PortInfo
+    from trivet.runtime.report import StageReport
     from trivet.sim.verify import Report
 
 __all__ = ["run_command", "verify_command"]
@@ -133,7 +133,6 @@ def run_command(
     # A board may take a minute to open: what can be wrong before that is looked at before that.
     check_target(target)
     arrays = _read_arrays(source)
-    screen = console()
     with warnings.catch_warnings(), Bundle.open(bundle) as opened:
         warnings.simplefilter("always")
         warnings.showwarning = _show_warning
@@ -175,19 +174,11 @@ def run_command(
         found["moves"] = list(moves)
         found["losses"] = [msgspec.to_builtins(loss) for loss in losses]
         found["scrubbed"] = [[msgspec.to_builtins(s) for s in found] for found in scrubbed]
-        json.dump(found, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-    for stage in stages if not as_json else ():
-        counters = ", ".join(f"{k} {v:,}" for k, v in stage["counters"].items())  # type: ignore[attr-defined]
-        screen.print(
-            f"stage {stage['stage']} on {stage['device']} ({stage['attach']}): {stage['items']} "
-            f"items, {stage['seconds']:.3f} s{', ' + counters if counters else ''}",
-            markup=False,
-            soft_wrap=True,
-        )
-    for what in (*moves, *map(_told_loss, losses), *map(_told_scrub, itertools.chain(*scrubbed))):
-        if not as_json:
-            screen.print(what, markup=False, soft_wrap=True)
+        print_json(found)
+    else:
+        told = (*map(_told_report, reports), *moves, *map(_told_loss, losses))
+        for what in (*told, *map(_told_scrub, itertools.chain(*scrubbed))):
+            console().print(what, markup=False, soft_wrap=True)
     if damaged:
         print(
             f"trivet: device {', '.join(damaged)}: computed wrong bytes after the run, so the "
@@ -197,11 +188,19 @@ def run_command(
         raise typer.Exit(1)
     if as_json:
         return
-    screen.print(
+    console().print(
         f"{len(rows)} items in {seconds:.3f} s ({len(rows) / seconds:.1f} items/s of this machine "
         f"and its simulators) -> {target}",
         markup=False,
         soft_wrap=True,
+    )
+
+
+def _told_report(report: StageReport) -> str:
+    counters = "".join(f", {k} {v:,}" for k, v in report.counters.items())
+    return (
+        f"stage {report.index} on {report.device} ({report.attach}): {report.items} items, "
+        f"{report.seconds:.3f} s{counters}"
     )
 
 

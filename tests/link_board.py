@@ -16,7 +16,17 @@ from trivet.hdl.loader import memories
 from trivet.runtime.link.frame import Frame, FrameError, FrameReader, Nak, Space, Type
 from trivet.sim.reference import ReferenceMachine
 
-__all__ = ["LinkBoard", "LossyLine"]
+__all__ = ["LinkBoard", "LossyLine", "places"]
+
+
+def places(word: int, offset: int, run: int) -> Iterator[int]:
+    """Byte addresses of a transfer into a memory of ``word`` bytes a word."""
+    place, left = offset * word, run
+    while True:
+        yield place
+        place, left = place + 1, left - 1
+        if run and left == 0:
+            place, left = -(-place // word) * word, run
 
 
 class LinkBoard:
@@ -121,26 +131,19 @@ class LinkBoard:
             self.last = frame.seq
             if space >= len(self.spaces):
                 return Type.NAK, bytes([Nak.RANGE])
-            for place, value in zip(self._places(space, offset, run), payload[8:], strict=False):
+            for place, value in zip(
+                places(self.words[space], offset, run), payload[8:], strict=False
+            ):
                 self.spaces[space][place] = value
             if space != Space.ACT:
                 self._machine = None
             return Type.ACK, b""
         if frame.type == Type.PEEK:
             space, _, run, offset, length = struct.unpack("<BBHIH", payload)
-            places = self._places(space, offset, run)
-            return Type.DATA, bytes(self.spaces[space][next(places)] for _ in range(length))
+            found = places(self.words[space], offset, run)
+            return Type.DATA, bytes(self.spaces[space][next(found)] for _ in range(length))
         assert frame.type == Type.RUN, frame
         return Type.DONE, self._run(frame)
-
-    def _places(self, space: int, offset: int, run: int) -> Iterator[int]:
-        word = self.words[space]
-        place, left = offset * word, run
-        while True:
-            yield place
-            place, left = place + 1, left - 1
-            if run and left == 0:
-                place, left = -(-place // word) * word, run
 
     def _run(self, frame: Frame) -> bytes:
         ticket, first, count = struct.unpack("<IHH", frame.payload)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from link_board import places
 
 from trivet.hdl.config import SMALL
 from trivet.hdl.isa import Expand, Instruction, Op, Port, Program
@@ -61,12 +62,12 @@ class PythonBoard:
         if frame.type == Type.LOAD:
             space, _, run, offset = struct.unpack_from("<BBHI", frame.payload)
             if space == 0:
-                for place, value in zip(places(offset, run), frame.payload[8:], strict=False):
+                for place, value in zip(places(WORD, offset, run), frame.payload[8:], strict=False):
                     self.memory[place] = value
             return reply(Type.ACK)
         if frame.type == Type.PEEK:
             _, _, run, offset, length = struct.unpack("<BBHIH", frame.payload)
-            found = places(offset, run)
+            found = places(WORD, offset, run)
             return reply(Type.DATA, bytes(self.memory[next(found)] for _ in range(length)))
         if frame.type == Type.RUN:
             self.runs += 1
@@ -76,16 +77,6 @@ class PythonBoard:
             values = b"".join(struct.pack("<III", k, 2, 3) for k in range(first, first + count))
             return reply(Type.COUNTERS, values)
         return reply(Type.ACK)
-
-
-def places(offset: int, run: int) -> Iterable[int] | Any:
-    """Byte addresses of a transfer."""
-    place, left = offset * WORD, run
-    while True:
-        yield place
-        place, left = place + 1, left - 1
-        if run and left == 0:
-            place, left = -(-place // WORD) * WORD, run
 
 
 def client(board: PythonBoard, **options: Any) -> BoardClient:

@@ -25,10 +25,12 @@ from trivet.hdl.config import EngineConfig
 
 from . import cache, export
 from .design import Design, design
+from .floorplan import floorplan
 from .netlist import absorb
 from .predict import predict
 from .process import Finished, TimeLimit, run_tool
 from .recipe import SUFFIX, Recipe, recipe
+from .replicate import replicate
 from .report import CriticalPath, Phase, Report, Resource, Seed, read_nextpnr
 from .tools import Tool, prepare, toolset
 
@@ -108,7 +110,10 @@ def build_inputs(board: Board, config: EngineConfig) -> Inputs:
         "constraints": _sha256("\n".join(made.constraints)),
         "recipe": asdict(commands),
         "netlist": _sha256(
-            files("trivet.compiler.build").joinpath("netlist.py").read_text("utf-8")
+            "".join(
+                files("trivet.compiler.build").joinpath(name).read_text("utf-8")
+                for name in ("netlist.py", "replicate.py", "floorplan.py")
+            )
         ),
         "tools": {name: tool.text for name, tool in tools.items()},
     }
@@ -220,7 +225,17 @@ class _Run:
             began = time.monotonic()
             netlist = self._read("synth.json")
             found = absorb(netlist, inputs.design.name)
-            moved = {**vars(found), "left_alone": dict(found.left_alone)}
+            copied = replicate(netlist, inputs.design.name)
+            is_85f = any(
+                a in ("--85k", "--um5g-85k", "--um-85k") for a in inputs.toolchain.arguments
+            )
+            moved = {
+                **vars(found),
+                "left_alone": dict(found.left_alone),
+                "flip_flops_copied": copied.flip_flops,
+                "copies": copied.copies,
+                "blocks_fixed": floorplan(netlist, inputs.design.name) if is_85f else 0,
+            }
             (self.folder / "top.json").write_text(json.dumps(netlist), encoding="utf-8")
             del netlist
             self._phase("netlist", time.monotonic() - began, None)

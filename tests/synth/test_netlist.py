@@ -15,6 +15,7 @@ from trivet.boards.board import Toolchain
 from trivet.compiler.build.design import Design
 from trivet.compiler.build.netlist import absorb
 from trivet.compiler.build.recipe import recipe
+from trivet.compiler.build.replicate import replicate
 from trivet.hdl.config import EngineConfig
 from trivet.hdl.engine import READ_LATENCY, Engine, Space
 from trivet.hdl.isa import Instruction, Op, Port, Program, predicted_total
@@ -126,7 +127,7 @@ endmodule
 
 
 def synthesise(variant, config, folder):
-    """Write the sources of a variant; what the register pass did, where it ran."""
+    """Write the sources of a variant; what the passes did, where they ran."""
     done = None
     if variant in ("built", "built without the pass"):
         # As Trivet builds a bitstream; there the engine lies in a top level.
@@ -136,7 +137,7 @@ def synthesise(variant, config, folder):
         yosys(" ; ".join(recipe(design, Toolchain("ecp5", (), ())).synthesis.split("\n")), folder)
         netlist = json.loads((folder / "synth.json").read_text())
         if variant == "built":
-            done = absorb(netlist, "top.engine")
+            done = absorb(netlist, "top.engine"), replicate(netlist, "top.engine")
         (folder / "top.json").write_text(json.dumps(netlist))
         yosys(
             "read_json top.json; rename top.engine engine; write_verilog -noattr netlist.v", folder
@@ -155,7 +156,7 @@ def synthesise(variant, config, folder):
 
 
 def simulate(variant, made, x):
-    """Outputs by name, int8 ``[h, w, c]``, the cycles counted, and what the register pass did."""
+    """Outputs by name, int8 ``[h, w, c]``, the cycles counted, and what the passes did."""
     folder = work_folder("netlist")
     config = made.config
     try:
@@ -221,6 +222,8 @@ def test_netlist_writes_the_reference_machines_bytes(variant):
     assert cycles == predicted_total(config, made.instructions)
     if form == "built":
         # The engine has a register for every block, and none was refused.
-        assert not done.left_alone
-        assert done.ram_outputs > 10
-        assert done.multiplier_inputs == 2 * done.multiplier_outputs > 40
+        absorbed, replicated = done
+        assert not absorbed.left_alone
+        assert absorbed.ram_outputs > 10
+        assert absorbed.multiplier_inputs == 2 * absorbed.multiplier_outputs > 40
+        assert replicated.copies > 20

@@ -26,12 +26,12 @@ COLORLIGHT_I5 = Board(
     source="litex-boards, colorlight_i5.py (LFE5U-25F-6BG381C, clk25)",
     status={
         "simulated": "the engine's top level, above the byte stream of the UART",
-        "routed": "86.9 MHz by nextpnr, worst corner, seed 1 (docs/builds)",
+        "routed": "97.3 MHz by nextpnr, worst corner, seed 1 (docs/builds)",
         "hardware": "no: never run on a board",
     },
     engine=ENGINE_4X4,
     clock_hz=75_000_000,
-    clock_status="routed: 86.9 MHz reached in the worst corner",
+    clock_status="routed: 97.3 MHz reached in the worst corner",
     toolchain=Toolchain(
         family="ecp5",
         arguments=("--25k", "--package", "CABGA381", "--speed", "6"),

@@ -32,7 +32,7 @@ ICEBREAKER = Board(
     source="amaranth-boards 0.0.21, icebreaker.py (device, package, clk12)",
     status={
         "simulated": "the whole netlist but PLL and pads, from the UART's pins on",
-        "routed": "29.9 MHz by nextpnr, worst corner, seed 1 (docs/builds)",
+        "routed": "28.4 MHz by nextpnr, worst corner, seed 1 (docs/builds)",
         "hardware": "no: never run on a board",
     },
     notes=("a serial requantiser, weights in SPRAM; no unary tables, one residual add",),
@@ -55,7 +55,7 @@ ICEBREAKER = Board(
         "compact": 1,
     },
     clock_hz=24_000_000,
-    clock_status="routed: 29.9 MHz reached in the worst corner",
+    clock_status="routed: 28.4 MHz reached in the worst corner",
     toolchain=Toolchain(
         family="ice40",
         arguments=("--up5k", "--package", "sg48"),

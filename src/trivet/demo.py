@@ -213,7 +213,7 @@ def _table(f: dict[str, Any]) -> Table:
     table.add_row(
         "board time, computing",
         f"{f['board_seconds'] * 1e3:.2f} ms",
-        f"counted cycles at {f['clock_hz'] / 1e6:.0f} MHz (planned clock)",
+        f"counted cycles at {f['clock_hz'] / 1e6:.0f} MHz (the board's clock)",
     )
     table.add_row(
         "board time, with its link",

@@ -31,9 +31,9 @@ class Addend(wiring.Component):
     zp, lo, hi : :py:`In(signed(9))`
         Zero point and bounds of the result; lo <= hi.
     o : :py:`Out(signed(9))`
-        Result, ``LATENCY`` = 4 cycles later.
+        Result, ``LATENCY`` = 5 cycles later.
     write_en : :py:`In(1)`
-        Write a byte in this cycle; the tables must not be in use.
+        Write a byte (in the cycle after); the tables must not be in use.
     write_addr : :py:`In(16)`
         Entry: pair * 256 + byte value.
     write_byte : :py:`In(3)`
@@ -57,6 +57,15 @@ class Addend(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
+        # The write port from registers: its enables lie among the block RAM's address bits.
+        enables = Mux(self.write_en, C(1, 8) << self.write_byte, 0)[:8]
+        coming = Cat(enables, self.write_data, self.write_addr)
+        if not self.compact:
+            held = Signal.like(coming, name="write_port", reset_less=True)
+            m.d.sync += held.eq(coming)
+            coming = held
+        write_en, write_data, write_addr = coming[:8], coming[8:16], coming[16:]
+
         # 1-2  both tables, and the memories' output registers
         entries = []
         for half, (name, byte) in enumerate((("a", self.a), ("b", self.b))):
@@ -64,7 +73,6 @@ class Addend(wiring.Component):
                 shape=32, depth=256 * self.addends, init=[])
             read = table.read_port()
             write = table.write_port(granularity=8)
-            selected = self.write_en & (self.write_byte[2] == half)
             entry = Signal(signed(32), name=f"entry_{name}", reset_less=True)
             if self.compact:
                 held = Signal(8, name=f"held_{name}", reset_less=True)
@@ -75,9 +83,9 @@ class Addend(wiring.Component):
                 m.d.sync += entry.eq(read.data)
             m.d.comb += [
                 read.addr.eq(Cat(byte, self.index)),
-                write.addr.eq(self.write_addr),
-                write.data.eq(self.write_data.replicate(4)),
-                write.en.eq(Mux(selected, 1 << self.write_byte[:2], 0)),
+                write.addr.eq(write_addr),
+                write.data.eq(write_data.replicate(4)),
+                write.en.eq(write_en.word_select(half, 4)),
             ]
             entries.append(entry)
 
@@ -85,14 +93,22 @@ class Addend(wiring.Component):
         total = Signal(signed(17), reset_less=True)
         m.d.sync += total.eq((entries[0] + entries[1]) >> 16)
 
-        # 4  zero point and clamp side by side: the bounds relative to zp are constants of the layer
+        # 4  zero point and bounds side by side: those relative to zp are constants of the layer
         low = Signal(signed(10), reset_less=True)
         high = Signal(signed(10), reset_less=True)
-        out = Signal(signed(9), reset_less=True)
+        is_low = Signal(reset_less=True)
+        is_high = Signal(reset_less=True)
+        shifted = Signal(signed(9), reset_less=True)
         m.d.sync += [
             low.eq(self.lo - self.zp),
             high.eq(self.hi - self.zp),
-            out.eq(Mux(total < low, self.lo, Mux(total > high, self.hi, total + self.zp))),
+            is_low.eq(total < low),
+            is_high.eq(total > high),
+            shifted.eq(total + self.zp),
         ]
+
+        # 5  clamp
+        out = Signal(signed(9), reset_less=True)
+        m.d.sync += out.eq(Mux(is_low, self.lo, Mux(is_high, self.hi, shifted)))
         m.d.comb += self.o.eq(out)
         return m

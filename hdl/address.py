@@ -5,8 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from .delay import delay
 from .isa import Op
-from .lanes import delay
 from .sequencer import instruction_layout
 
 __all__ = ["AddressGenerator"]
@@ -135,6 +135,8 @@ class AddressGenerator(wiring.Component):
         The layer's last slice is issued in this cycle.
     addr : Out(16)
         Activation word.
+    bank : Out(act_banks)
+        With a slice: the bank it lies in, one-hot.
     part : Out
         Which ``simd`` (DOT) or ``lanes`` (LANE) bytes of it, where a word holds several.
     valid : Out(1)
@@ -165,6 +167,7 @@ class AddressGenerator(wiring.Component):
             "idling": Out(1),
             "finish": Out(1),
             "addr": Out(16),
+            "bank": Out(config.act_banks),
             "part": Out(max(dot, lane)),
             "valid": Out(1),
             "pad": Out(1),
@@ -349,13 +352,20 @@ class AddressGenerator(wiring.Component):
         addr = Signal.like(self.addr, reset_less=True)
         part = Signal.like(self.part, reset_less=True)
         pad = Signal(reset_less=True)
+        bank = Signal.like(self.bank)
+        address = (kx + word)[:bits]
+        # Of the banks that there are; the engine addresses no other.
+        which = address[exact_log2(self.config.act_bank_words):]
         m.d.sync += [
-            addr.eq((kx + word)[:bits]),
+            bank.eq(Mux(step, Cat(which == k for k in range(self.config.act_banks)), 0)),
+            addr.eq(address),
             part.eq(channel),
             # A negative coordinate is a large one here.
             pad.eq((y >= i.in_h) | (x >= i.in_w)),
         ]
-        m.d.comb += [self.addr.eq(addr), self.part.eq(part), self.pad.eq(pad)]
+        m.d.comb += [
+            self.addr.eq(addr), self.bank.eq(bank), self.part.eq(part), self.pad.eq(pad),
+        ]
 
     def _walk_weights(self, m, ends, load, step):
         """Weight words follow one another; each pixel of a block starts again at the block's."""

@@ -3,12 +3,12 @@
 from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import exact_log2
 
 from .address import AddressGenerator
 from .config import EngineConfig
+from .delay import delay
 from .isa import LAYER_CYCLES_LIMIT, Op
-from .lanes import Lanes, delay
+from .lanes import Lanes
 from .memories import ActivationMemory, ByteMemory, SingleByteMemory
 from .post import Post
 from .sequencer import Sequencer
@@ -84,12 +84,13 @@ class Engine(wiring.Component):
     layer : Out(16)
         Index of the instruction being run; that of the culprit when ``error`` is set.
     counter_addr : In(8)
-        Instruction whose counters ``counter_data`` shows one cycle later.
+        Instruction whose counters ``counter_data`` shows two cycles later.
     counter_data : Out(96)
         ``Cat(cycles32, busy32, stalls32)`` of that instruction's last run, 0 if it has not run
         since ``clear``: cycles of the layer, slices issued, idle issue cycles.
     clear : In(1)
-        Stops whatever runs, zeroes counters and ``error``; memories keep their contents.
+        Stops whatever runs, zeroes counters and ``error``, in the cycle after; memories keep their
+        contents. ``start`` in this cycle or the next is ignored.
     """
 
     def __init__(self, config: EngineConfig, *, cycles_limit: int = LAYER_CYCLES_LIMIT):
@@ -128,13 +129,14 @@ class Engine(wiring.Component):
         flushed = ResetInserter(sequencer.flush)
         # The host writes weights only while nothing runs: one port is enough.
         kind = SingleByteMemory if config.weight_spram else ByteMemory
-        weights = kind(config.weight_word_bytes, config.weight_words, config.compact)
+        weights = kind(config.weight_word_bytes, config.weight_words, config.compact,
+                       far=not config.compact)
         params = ByteMemory(config.requantisers * 8, config.param_words, config.compact)
         # Weights need no bank multiplexer's register and come later than their slice.
         to_lanes = ActivationMemory.LATENCY
-        to_weights = to_lanes + Lanes.WEIGHT_LAG - weights.LATENCY
-        address = AddressGenerator(config, to_weights + 1 if config.compact else 0)
         lanes = Lanes(config)
+        to_weights = to_lanes + lanes.weight_lag - weights.latency
+        address = AddressGenerator(config, to_weights + 1 if config.compact else 0)
         post = Post(config)
         writeback = WriteBack(config)
         m.submodules.address = flushed(address)
@@ -192,20 +194,26 @@ class Engine(wiring.Component):
                 ]
             with m.Elif(~has_spare):
                 m.d.sync += has_spare.eq(self.write_en)
-        targets = {Space.WGHT: weights, Space.PARM: params, Space.INST: sequencer}
-        for number, target in targets.items():
+        # Another register towards the memories that only the host writes: the bus is long and feeds
+        # many. A compact engine's is short.
+        bus = Signal(len(coming) - 3, reset_less=True)
+        domain = m.d.comb if config.compact else m.d.sync
+        domain += bus.eq(at_hand[3:])
+        targets = {
+            Space.WGHT: (weights, "write_en"), Space.PARM: (params, "write_en"),
+            Space.INST: (sequencer, "write_en"),
+            Space.TABL: (post, "write_table"), Space.ADDT: (post, "write_addend"),
+        }
+        for number, (target, name) in targets.items():
+            enable = getattr(target, name)
+            domain += enable.eq(write_en & (space == number))
+        for target in (weights, params, sequencer, post):
             m.d.comb += [
-                target.write_en.eq(write_en & (space == number)),
-                target.write_addr.eq(write_addr),
-                target.write_byte.eq(write_byte),
-                target.write_data.eq(write_data),
+                target.write_addr.eq(bus[:16]),
+                target.write_byte.eq(bus[16:24]),
+                target.write_data.eq(bus[24:]),
             ]
         m.d.comb += [
-            post.write_en.eq(write_en),
-            post.write_space.eq(space),
-            post.write_addr.eq(write_addr),
-            post.write_byte.eq(write_byte),
-            post.write_data.eq(write_data),
             writeback.host_en.eq(is_act & ~sequencer.flush),
             writeback.host_addr.eq(write_addr),
             writeback.host_byte.eq(write_byte),
@@ -214,7 +222,7 @@ class Engine(wiring.Component):
 
         # Source words, and the host's.
         m.d.comb += [
-            activations.read_en.eq(address.valid),
+            activations.read_bank.eq(address.bank),
             activations.read_addr.eq(address.addr),
             activations.host_en.eq(self.read_en),
             activations.host_addr.eq(self.read_addr),
@@ -241,7 +249,7 @@ class Engine(wiring.Component):
         # slices ahead of it are still of the layer before. Behind a serial requantiser there are
         # none: the drain is far longer.
         to_fields = 0 if config.compact else 2 + to_lanes
-        to_sums = 0 if config.compact else to_fields + Lanes.SUM_LAG + exact_log2(config.simd)
+        to_sums = 0 if config.compact else to_fields + lanes.sum_lag - 1
         fields = Cat(layer.op == Op.LANE, layer.window, layer.x_unsigned, layer.zp_x)
         m.d.comb += [
             Cat(lanes.is_lane, lanes.window, lanes.x_unsigned, lanes.zp_x).eq(

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from .config import EngineConfig
-from .latency import post_latency
+from .latency import operand_latency, post_latency
 
 __all__ = [
     "FIELDS",
@@ -260,8 +260,8 @@ class Instruction:
 LAYER_CYCLES_LIMIT = 1 << 28
 
 # Cycles from the start pulse to the first slice: fetch of the first instruction (7, at 16 bytes a
-# cycle), its way into the address generator (2).
-START_CYCLES = 9
+# cycle), a look at it, its way into the address generator (2).
+START_CYCLES = 10
 
 # Cycles from the end of one layer to the first slice of the next. The next instruction is fetched
 # and its loops are set while the pipeline drains; its first slice is issued in the cycle that
@@ -284,12 +284,12 @@ def predicted_stalls(config: EngineConfig, instruction: Instruction) -> int:
 def drain_cycles(config: EngineConfig, instruction: Instruction) -> int:
     """Cycles from the last slice (not counted) to the last byte written: the pipeline's depth.
 
-    Address (2), activation memory (3), operands (1), multipliers (2), adder tree, accumulator (1),
+    Address (2), activation memory (3), operands (2), multipliers (2), adder tree, accumulator (1),
     then the capture beat by beat, and Post; the write itself.
     """
     tree = (config.simd - 1).bit_length()
     post = post_latency(config, instruction.has_add, instruction.has_table)
-    return 10 + tree + (config.beats - 1) * config.beat_cycles + post
+    return 9 + operand_latency(config) + tree + (config.beats - 1) * config.beat_cycles + post
 
 
 def predicted_cycles(config: EngineConfig, instruction: Instruction) -> int:

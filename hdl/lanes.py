@@ -5,21 +5,12 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-__all__ = ["Lanes", "delay"]
+from .delay import delay
+from .latency import operand_latency
+
+__all__ = ["Lanes"]
 
 _ROWS = 3  # of a window's kernel
-
-
-def delay(m, value, cycles, name, *, reset=None):
-    """``value`` as it was ``cycles`` cycles ago; ``reset``, if given, forgets what is under way."""
-    for k in range(cycles):
-        stage = Signal(len(value), name=f"{name}_{k + 1}", reset_less=reset is None)
-        m.d.sync += stage.eq(value)
-        if reset is not None:
-            with m.If(reset):
-                m.d.sync += stage.eq(0)
-        value = stage
-    return value
 
 
 class Lanes(wiring.Component):
@@ -41,10 +32,12 @@ class Lanes(wiring.Component):
     Attributes
     ----------
     latency : int
-        Cycles from the last slice to the first sums: operand, multiplier (2), one for each level
-        of the adder tree, accumulator, capture.
-    WEIGHT_LAG : int
+        Cycles from the last slice to the first sums: operand (2), multiplier (2), one for each
+        level of the adder tree, accumulator, capture.
+    weight_lag : int
         Cycles from a slice's word to its weights on ``weights``.
+    sum_lag : int
+        Cycles from a slice to its total at the adder tree's root.
 
     Members
     -------
@@ -56,7 +49,7 @@ class Lanes(wiring.Component):
         There is a slice (window: its word counts as a column's); all bytes are ``zp_x``; the third
         taps are ``zp_x``; first and last slice of the pixel.
     weights : In(lanes * simd * 8)
-        Weights of the slice, ``WEIGHT_LAG`` cycles after ``word``.
+        Weights of the slice, ``weight_lag`` cycles after ``word``.
     is_lane, window, x_unsigned, acc_max : In(1)
         Layer: lane l's first multiplier takes byte l; its second and third take what the first
         took 3 and 6 slices ago; bytes are unsigned; keep the maximum.
@@ -68,12 +61,11 @@ class Lanes(wiring.Component):
         Sums of ``R`` channels.
     """
 
-    WEIGHT_LAG = 1
-    SUM_LAG = 3  # from a slice to its products, without the adder tree
-
     def __init__(self, config):
         self.config = config
-        self.latency = 5 + exact_log2(config.simd)
+        self.weight_lag = operand_latency(config)
+        self.sum_lag = self.weight_lag + 2 + exact_log2(config.simd)
+        self.latency = self.sum_lag + 2
         parts = config.word_bytes // min(config.lanes, config.simd)
         super().__init__({
             "word": In(config.word_bytes * 8),
@@ -100,10 +92,15 @@ class Lanes(wiring.Component):
 
         operands = self._operands(m)
 
-        # Tags: `load` with a pixel's first slice at the adder tree's root, `done` one later with
+        # What the accumulators do, from registers: the total replaces them, or may do.
+        replaces = Signal(reset_less=True)
+        moves = Signal(reset_less=True)
+        # Tags: `load` a cycle before a pixel's first slice is at the adder tree's root, `done` with
         # its last slice in the accumulator.
-        load = delay(m, self.first, self.SUM_LAG + levels, "first")
-        done = delay(m, self.last, self.SUM_LAG + 1 + levels, "last")
+        load = delay(m, self.first, self.sum_lag - 1, "first")
+        done = delay(m, self.last, self.sum_lag + 1, "last")
+
+        m.d.sync += [replaces.eq(load | self.acc_max), moves.eq(load | ~self.acc_max)]
 
         accumulators = []
         for lane in range(config.lanes):
@@ -123,13 +120,9 @@ class Lanes(wiring.Component):
             total, = terms
             accumulator = Signal(signed(32), name=f"accumulator{lane}", reset_less=True)
             # A maximum never leaves the range of one total, so the comparison is that narrow.
-            keep = self.acc_max & (accumulator[:len(total)].as_signed() > total)
-            with m.If(load):
-                m.d.sync += accumulator.eq(total)
-            with m.Elif(self.acc_max):
-                m.d.sync += accumulator.eq(Mux(keep, accumulator, total))
-            with m.Else():
-                m.d.sync += accumulator.eq(accumulator + total)
+            keep = accumulator[:len(total)].as_signed() > total
+            with m.If(moves | ~keep):
+                m.d.sync += accumulator.eq(Mux(replaces, total, accumulator + total))
             accumulators.append(accumulator)
 
         captured = Signal(32 * config.lanes, reset_less=True)
@@ -143,7 +136,8 @@ class Lanes(wiring.Component):
     def _operands(self, m):
         """Registered operands: ``[lane][k]``, 9 bits signed; only the first may differ by lane.
 
-        For windows the first three are taps of a shift register, one word a slice.
+        For windows the first three are taps of a shift register, one word a slice. The bytes are
+        chosen a cycle before, near the memory, so that the way to all lanes has a cycle of its own.
         """
         config = self.config
         lane_part = C(0) if config.word_bytes == config.lanes else self.part
@@ -152,34 +146,42 @@ class Lanes(wiring.Component):
         def extend(byte):
             return Cat(byte, byte[7] & ~self.x_unsigned).as_signed()
 
+        tags = Cat(self.valid, self.blind, self.is_lane, self.window, self.zp_x)
+        ahead = self.weight_lag - 1
+        later = delay(m, tags, ahead, "operand_tags")
+        valid, blind, is_lane, window = later[:4]
+        zp_x = later[4:].as_signed()
+
         def register(value, name):
             held = Signal(signed(9), name=f"operand_{name}", reset_less=True)
-            with m.If(self.valid):
+            with m.If(valid):
                 m.d.sync += held.eq(value)
             return held
 
-        def operand(byte):
-            return Mux(self.pad, self.zp_x, extend(byte))
+        def chosen(word, k, name):
+            byte = Mux(self.pad, self.zp_x, extend(word.word_select(k, 8)))
+            return delay(m, byte, ahead, f"{name}_byte{k}").as_signed()
 
         # LANE uses one multiplier a lane, or three; the others see zeros, whatever their weights.
         of_dot = self.word.word_select(dot_part, config.simd * 8)
         of_lane = self.word.word_select(lane_part, config.lanes * 8)
-        shared = [Mux(self.is_lane, 0, operand(of_dot.word_select(k, 8)))
-                  for k in range(config.simd)]
+        dot_bytes = [chosen(of_dot, k, "dot") for k in range(config.simd)]
+        lane_bytes = [chosen(of_lane, k, "lane") for k in range(config.lanes)]
+        shared = [Mux(is_lane, 0, byte) for byte in dot_bytes]
         taps = 3 if config.has_window else 1
         rest = [register(shared[k], f"shared{k}") for k in range(taps, config.simd)]
         operands = []
         for lane in range(config.lanes):
-            byte = Mux(self.is_lane, of_lane.word_select(lane, 8), of_dot[:8])
-            own = [register(operand(byte), f"lane{lane}")]
+            byte = Mux(is_lane, lane_bytes[lane], dot_bytes[0])
+            own = [register(byte, f"lane{lane}")]
             for tap in range(1, taps):
                 # The column before: as many slices ago as a window has rows.
                 before = own[-1]
                 for row in range(_ROWS - 1):
                     before = register(before, f"lane{lane}_before{tap}_{row}")
                 if tap == 2:
-                    before = Mux(self.blind, self.zp_x, before)
-                own.append(register(Mux(self.window, before, shared[tap]), f"lane{lane}_tap{tap}"))
+                    before = Mux(blind, zp_x, before)
+                own.append(register(Mux(window, before, shared[tap]), f"lane{lane}_tap{tap}"))
             operands.append([*own, *rest])
         return operands
 

@@ -1,6 +1,7 @@
-"""Depth of the post pipeline in cycles; pure data, without Amaranth, for cycle formulas.
+"""Depth of the pipeline's parts in cycles; pure data, without Amaranth, for cycle formulas.
 
-The components assert these figures about themselves (tests/hdl/test_post.py counts them).
+The components assert these figures about themselves (tests/hdl/test_post.py and test_lanes.py count
+them).
 """
 
 from __future__ import annotations
@@ -9,21 +10,30 @@ from .config import EngineConfig
 
 __all__ = [
     "ADDEND", "BIAS", "PRODUCT_OFFSET", "REQUANTISER", "SERIAL_REQUANTISER", "SKIP_OFFSET", "TABLE",
-    "post_latency", "requantiser_latency", "skip_offset",
+    "operand_latency", "post_latency", "requantiser_latency", "skip_offset",
 ]
 
 BIAS = 1
-REQUANTISER = 12
+REQUANTISER = 13
 SERIAL_REQUANTISER = 53
-ADDEND = 4
+ADDEND = 5
 TABLE = 2
 
 # Cycles from a beat's sums to its skip bytes: one before the requantised byte, since the skip
 # bytes are registered before they address the second addend table.
 SKIP_OFFSET = BIAS + REQUANTISER - 1
-# The same in a layer that multiplies by them. The multiplier's input registers take them as they
-# come; two cycles later its product enters the requantiser, so that all takes as long as an add.
-PRODUCT_OFFSET = BIAS + ADDEND - 2
+# The same in a layer that multiplies by them. A register takes them less their zero point, then the
+# multiplier; three cycles later its product enters the requantiser, so that all takes as long as an
+# add.
+PRODUCT_OFFSET = BIAS + ADDEND - 3
+
+
+def operand_latency(config: EngineConfig) -> int:
+    """Cycles from an activation word to the lanes' operands: choice of the bytes, operand.
+
+    A compact engine, whose lanes are few and near, does both in one.
+    """
+    return 1 if config.compact else 2
 
 
 def requantiser_latency(config: EngineConfig) -> int:

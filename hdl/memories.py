@@ -5,10 +5,14 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from .delay import delay
+
 __all__ = ["ActivationMemory", "ByteMemory", "SingleByteMemory", "chunks"]
 
 # Depth of the widest block RAM mode; a remainder below it is not worth splitting further.
 _SHALLOW = 512
+# Words of distributed RAM that one cell holds.
+_CELL = 16
 
 
 def chunks(depth):
@@ -51,7 +55,9 @@ class ByteMemory(wiring.Component):
     The bytes of a word are gathered and written together with the last one, since byte enables
     would leave every ninth bit of a block RAM unused (128 blocks instead of 114 for 2,048 words of
     1,024 bits on an ECP5). A word that is broken off is not written. The shallow rest of a deep
-    memory asks for distributed RAM: 64 words of that width would take 32 blocks more.
+    memory asks for distributed RAM: 64 words of that width would take 32 blocks more. It comes
+    in pieces of one cell's depth, each with enables of its own from registers, so that nothing is
+    decoded on the way to or from thousands of cells.
 
     A read and a write of the same word must not meet in a cycle.
 
@@ -67,18 +73,22 @@ class ByteMemory(wiring.Component):
         Words. Addresses beyond read and write nothing that matters.
     compact : bool
         See above.
+    far : bool
+        The words lie all over the chip: one register more in front, so that choosing a piece and
+        the way to it have a cycle each, and one behind the choice among the pieces' words.
 
     Attributes
     ----------
-    LATENCY : int
-        Cycles from ``read_addr`` to ``read_data``: the memory and its output register.
+    latency : int
+        Cycles from ``read_addr`` to ``read_data``: the memory and its output register
+        (:attr:`LATENCY`), and what ``far`` adds.
 
     Members
     -------
     read_addr : In(16)
         Word to read.
     read_data : Out(width * 8)
-        That word, ``LATENCY`` cycles later (through a multiplexer if there are several chunks).
+        That word, ``latency`` cycles later (through a multiplexer if there are several chunks).
     write_en, write_addr, write_byte, write_data : In
         Take ``write_data`` as byte ``write_byte`` of word ``write_addr``; 0 first, ``width - 1``
         last. The word is there in the second cycle after the last.
@@ -86,10 +96,12 @@ class ByteMemory(wiring.Component):
 
     LATENCY = 2
 
-    def __init__(self, width, depth, compact=False):
+    def __init__(self, width, depth, compact=False, far=False):
         self.width = width
         self.depth = depth
         self.compact = compact
+        self.far = int(far)
+        self.latency = self.LATENCY + 2 * far
         super().__init__(_word_ports(width))
 
     def elaborate(self, platform):
@@ -106,38 +118,56 @@ class ByteMemory(wiring.Component):
         write_addr = Signal(16, reset_less=True)
         m.d.sync += write_addr.eq(self.write_addr)
 
+        # `ahead` is the address that is at the pieces a cycle later, at the latest.
+        ahead = read_addr = self.read_addr
+        if self.far:
+            read_addr = Signal(16, name="far_addr", reset_less=True)
+            m.d.sync += read_addr.eq(ahead)
+
+        def chosen(first, bits, cycles, name):
+            """Whether the word of ``cycles`` after its address came to the pieces is one of these.
+
+            Of an address that no piece has, nothing matters.
+            """
+            is_here = ahead[bits:address_bits(self.depth)] == first >> bits
+            return delay(m, is_here, cycles + self.far, name)
+
         words = []
         pieces = chunks(self.depth)
         for k, (base, size) in enumerate(pieces):
             is_rest = len(pieces) > 1 and size < _SHALLOW
-            m.submodules[f"chunk{k}"] = chunk = memory.Memory(
-                shape=unsigned(self.width * 8), depth=size, init=[],
-                attrs={"ram_style": "distributed"} if is_rest else {})
-            read = chunk.read_port()
-            write = chunk.write_port()
             # Chunks lie in falling sizes, so a chunk's base is a multiple of its rounded size and
             # the address within it is the low bits.
-            bits = address_bits(size)
+            bits = min(address_bits(size), address_bits(_CELL)) if is_rest else address_bits(size)
+            found = C(0, self.width * 8)
+            for n, first in enumerate(range(base, base + size, 1 << bits)):
+                name = f"chunk{k}_{n}"
+                m.submodules[name] = piece = memory.Memory(
+                    shape=unsigned(self.width * 8), depth=min(1 << bits, base + size - first),
+                    init=[], attrs={"ram_style": "distributed"} if is_rest else {})
+                read = piece.read_port()
+                write = piece.write_port()
+                write_en = Signal(name=f"write_en_{name}")
+                m.d.comb += [
+                    read.addr.eq(read_addr[:bits]),
+                    write.addr.eq(write_addr[:bits]),
+                    write.data.eq(gathered),
+                    write.en.eq(write_en),
+                ]
+                m.d.sync += write_en.eq(is_last & (self.write_addr[bits:] == first >> bits))
+                if is_rest:
+                    found |= Mux(chosen(first, bits, 1, f"pick_{name}"), read.data, 0)
+                else:
+                    found = read.data
             word = Signal(self.width * 8, name=f"word{k}", reset_less=True)
-            write_en = Signal(name=f"write_en{k}")
-            m.d.comb += [
-                read.addr.eq(self.read_addr[:bits]),
-                write.addr.eq(write_addr[:bits]),
-                write.data.eq(gathered),
-                write.en.eq(write_en),
-            ]
-            m.d.sync += [
-                word.eq(read.data),
-                write_en.eq(is_last & (self.write_addr[bits:] == base >> bits)),
-            ]
-            chosen = Signal(2, name=f"chosen{k}", reset_less=True)
-            m.d.sync += chosen.eq(Cat(self.read_addr[bits:] == base >> bits, chosen[0]))
-            words.append((chosen[1], word))
+            m.d.sync += word.eq(found)
+            words.append((base, bits, word))
 
-        result = words[-1][1]
-        for chosen, word in reversed(words[:-1]):
-            result = Mux(chosen, word, result)
-        m.d.comb += self.read_data.eq(result)
+        # The rest is the last one and is shown where no other is.
+        result = words[-1][-1]
+        for k, (base, bits, word) in reversed(list(enumerate(words[:-1]))):
+            result = Mux(chosen(base, bits, 2, f"chosen{k}"), word, result)
+        m.d.comb += self.read_data.eq(delay(m, result, self.far, "far_word"))
         return m
 
     def _bytewise(self, m):
@@ -166,15 +196,16 @@ class SingleByteMemory(wiring.Component):
     write is lost.
 
     Parameters and members are those of :class:`ByteMemory`, and so is the latency unless
-    ``compact``: there it is 1, without an output register. ``width`` is even. A word that is broken
-    off is written as far as its pairs are whole.
+    ``compact``: there it is one less, without an output register. ``width`` is even. A word that is
+    broken off is written as far as its pairs are whole.
     """
 
-    def __init__(self, width, depth, compact=False):
+    def __init__(self, width, depth, compact=False, far=False):
         self.width = width
         self.depth = depth
         self.compact = compact
-        self.LATENCY = ByteMemory.LATENCY - compact
+        self.far = int(far)
+        self.latency = ByteMemory.LATENCY - compact + 2 * far
         super().__init__(_word_ports(width))
 
     def elaborate(self, platform):
@@ -182,9 +213,12 @@ class SingleByteMemory(wiring.Component):
         bits = address_bits(self.depth)
         first = Signal(8, reset_less=True)  # of a pair
         addr = Signal(bits)
-        m.d.comb += addr.eq(Mux(self.write_en, self.write_addr, self.read_addr))
+        read_addr = delay(m, self.read_addr, self.far, "far_addr")
+        m.d.comb += addr.eq(Mux(self.write_en, self.write_addr, read_addr))
         with m.If(self.write_en):
             m.d.sync += first.eq(self.write_data)
+        found = Signal(self.width * 8)
+        m.d.comb += self.read_data.eq(delay(m, found, self.far, "far_word"))
         for k in range(self.width // 2):
             m.submodules[f"block{k}"] = block = memory.Memory(
                 shape=16, depth=1 << bits, init=[], attrs={"ram_style": "huge"})
@@ -197,7 +231,7 @@ class SingleByteMemory(wiring.Component):
                 write.addr.eq(addr),
                 write.data.eq(Cat(first, self.write_data)),
                 write.en.eq(self.write_en & (self.write_byte == 2 * k + 1)),
-                self.read_data.word_select(k, 16).eq(read.data if self.compact else word),
+                found.word_select(k, 16).eq(read.data if self.compact else word),
             ]
             if not self.compact:
                 m.d.sync += word.eq(read.data)
@@ -230,16 +264,16 @@ class ActivationMemory(wiring.Component):
 
     Members
     -------
-    read_en, read_addr, read_data
-        Main read; without ``read_en`` its data are not wanted.
+    read_bank, read_addr, read_data
+        Main read, of the bank whose bit is set; without one its data are not wanted.
     host_en, host_addr, host_ready
         The host's read, in any cycle; its word comes as ``skip_data``.
     skip_en, skip_addr, skip_data
         Skip read.
-    write_en : In(word_bytes)
-        Byte enables.
+    write_en : In(act_banks * word_bytes)
+        Byte enables, those of bank 0 first.
     write_addr, write_data
-        Word to write.
+        Word of that bank to write.
     """
 
     LATENCY = 3
@@ -250,7 +284,7 @@ class ActivationMemory(wiring.Component):
         self.config = config
         width = config.word_bytes
         super().__init__({
-            "read_en": In(1),
+            "read_bank": In(config.act_banks),
             "read_addr": In(16),
             "read_data": Out(width * 8),
             "host_en": In(1),
@@ -259,7 +293,7 @@ class ActivationMemory(wiring.Component):
             "skip_en": In(1),
             "skip_addr": In(16),
             "skip_data": Out(width * 8),
-            "write_en": In(width),
+            "write_en": In(config.act_banks * width),
             "write_addr": In(16),
             "write_data": In(width * 8),
         })
@@ -269,8 +303,6 @@ class ActivationMemory(wiring.Component):
         config = self.config
         bits = exact_log2(config.act_bank_words)
 
-        # Of the banks that there are; the engine addresses no other.
-        bank_bits = (config.act_banks - 1).bit_length()
         skip_addr = Signal(bits, reset_less=True)
         host_en = Signal()
         host_ready = Signal()
@@ -296,7 +328,7 @@ class ActivationMemory(wiring.Component):
             skip = Signal(name=f"skip{k}", reset_less=True)
             host = Signal(name=f"host{k}", reset_less=True)
             late = Signal(2, name=f"late{k}", reset_less=True)
-            is_read = self.read_en & (self.read_addr[bits:][:bank_bits] == k)
+            is_read = self.read_bank[k]
             word = Signal(config.word_bytes * 8, name=f"word{k}", reset_less=True)
             addr = Mux(skip | (host & ~is_read), skip_addr, self.read_addr[:bits])
             if config.compact:
@@ -311,10 +343,10 @@ class ActivationMemory(wiring.Component):
                 lost[k].eq(host & is_read),
                 write.addr.eq(self.write_addr[:bits]),
                 write.data.eq(self.write_data),
-                write.en.eq(Mux(self.write_addr[bits:] == k, self.write_en, 0)),
+                write.en.eq(self.write_en.word_select(k, config.word_bytes)),
             ]
             m.d.sync += [
-                main.eq(Cat(self.read_addr[bits:] == k, main[0])),
+                main.eq(Cat(is_read, main[0])),
                 skip.eq(self.skip_en & (self.skip_addr[bits:] == k)),
                 host.eq(self.host_en & ~self.skip_en & (self.host_addr[bits:] == k)),
                 late.eq(Cat(skip | host, late[0])),

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from .config import EngineConfig
 from .isa import Instruction, Op, drain_cycles
+from .latency import ADDEND
 
 __all__ = ["EARLY_MAX", "early_start", "with_early_starts", "with_restarts"]
 
@@ -25,11 +26,11 @@ _EARLY_MAX_COMPACT = 15
 _TURN_AROUND = 3
 # Cycles from taking the last instruction of a run to the first slice of a run behind it, at the
 # least: END is fetched, then the next run's first instruction.
-_RESTART = 17
+_RESTART = 18
 
 # The last skip read of a layer comes so many cycles before its last write, and would win against a
 # read of the next layer in the same bank.
-_SKIP_AHEAD = 10
+_SKIP_AHEAD = ADDEND + 6
 
 
 def _first_reads(config: EngineConfig, i: Instruction, count: int) -> list[int | None]:

@@ -74,31 +74,30 @@ class Post(wiring.Component):
     ========= =========== ==========================================================
     has_add   has_table   latency (cycles)
     ========= =========== ==========================================================
-    0         0           13 = bias 1 + requantiser 12
-    0         1           15 = 13 + table 2
-    1         0           17 = 13 + addend 4
-    1         1           19
+    0         0           14 = bias 1 + requantiser 13
+    0         1           16 = 14 + table 2
+    1         0           19 = 14 + addend 5
+    1         1           21
     ========= =========== ==========================================================
 
     **Skip bytes**: those of the beat with ``i_valid`` in cycle t must be on ``skip`` in cycle
-    ``t + SKIP_OFFSET`` = t + 12, and in that cycle only. They are registered inside, so a byte
+    ``t + SKIP_OFFSET`` = t + 13, and in that cycle only. They are registered inside, so a byte
     selector behind a memory's output register may drive ``skip`` directly.
 
     **Products**: with ``has_mul`` (and ``has_add``, on engines with ``config.has_product``) the sum
     with its bias, of 9 bits, times ``skip - zp_a`` is requantised; ``lo_a`` < 0 tells that skip
     bytes are int8. They must be on ``skip`` in cycle ``t + PRODUCT_OFFSET`` = t + 3, and the
-    multiplier m on ``i_params`` in cycle t + 4. The latency is that of an add.
+    multiplier m on ``i_params`` in cycle t + 5. The latency is that of an add.
 
     With a serial requantiser (``config.serial``) a beat comes every ``config.beat_cycles`` cycles
-    or less often, its parameters stay as long, and all latencies grow by the same 41 cycles
+    or less often, its parameters stay as long, and all latencies grow by the same 40 cycles
     (``latency.skip_offset``). An engine without tables or addends ignores what asks for them.
 
     ``zp_y`` ... ``addend_index`` describe the layer: they must not change from the cycle of the
     layer's first ``i_valid`` to that of its last ``o_valid``. ``o_valid`` and ``o_bytes`` come from
     registers through one multiplexer (by ``has_add``, ``has_table``).
 
-    Writes take effect two cycles later and must not meet a layer that reads the same memory; spaces
-    other than 3 (TABL) and 4 (ADDT) are ignored.
+    Writes must not meet a layer that reads the same memory.
 
     Parameters
     ----------
@@ -127,14 +126,12 @@ class Post(wiring.Component):
         A beat leaves in this cycle.
     o_bytes : :py:`Out(8 * R)`
         Its bytes.
-    write_en : :py:`In(1)`
-        Write one byte.
-    write_space : :py:`In(3)`
-        3 TABL, 4 ADDT.
+    write_table, write_addend : :py:`In(1)`
+        Write one byte into the unary tables; into the addend tables.
     write_addr : :py:`In(16)`
-        TABL: byte address. ADDT: index of the 8-byte pair (int32 Ta, int32 Tb).
+        Tables: byte address. Addends: index of the 8-byte pair (int32 Ta, int32 Tb).
     write_byte : :py:`In(8)`
-        Byte within the word, little-endian; TABL: 0.
+        Byte within the word, little-endian; tables: 0.
     write_data : :py:`In(8)`
         Byte to write.
     """
@@ -151,28 +148,12 @@ class Post(wiring.Component):
             "addend_index": In(8), "table_index": In(8),
             "skip": In(8 * width),
             "o_valid": Out(1), "o_bytes": Out(8 * width),
-            "write_en": In(1), "write_space": In(3), "write_addr": In(16),
+            "write_table": In(1), "write_addend": In(1), "write_addr": In(16),
             "write_byte": In(8), "write_data": In(8),
         })
 
     def elaborate(self, platform):
         m = Module()
-
-        # One register in front of the write ports: the bus is long and feeds 3 * R memories.
-        write_table = Signal()
-        write_addend = Signal()
-        write_addr = Signal(16, reset_less=True)
-        write_byte = Signal(3, reset_less=True)
-        write_data = Signal(8, reset_less=True)
-        # Few and near in a compact engine, which so saves the register.
-        domain = m.d.comb if self.config.compact else m.d.sync
-        domain += [
-            write_table.eq(self.write_en & (self.write_space == 3)),
-            write_addend.eq(self.write_en & (self.write_space == 4)),
-            write_addr.eq(self.write_addr),
-            write_byte.eq(self.write_byte),
-            write_data.eq(self.write_data),
-        ]
 
         plain = BIAS + requantiser_latency(self.config)
         valid = Signal(plain + ADDEND + TABLE)  # bit k: a beat that entered k + 1 cycles ago
@@ -213,16 +194,15 @@ class Post(wiring.Component):
                 m.submodules[f"product{k}"] = product = Multiplier(9, 9)
                 factor = sum_[:9].as_signed()
                 # So late that the skip byte is there, which must be read first.
-                for age in range(2, 1 + PRODUCT_OFFSET):
+                for age in range(2, 2 + PRODUCT_OFFSET):
                     later = Signal.like(factor, name=f"factor{k}_{age}", reset_less=True)
                     m.d.sync += later.eq(factor)
                     factor = later
                 byte = self.skip.word_select(k, 8)
                 number = Cat(byte, byte[7] & (self.lo_a < 0)).as_signed()
-                m.d.comb += [
-                    product.a.eq(factor),
-                    product.b.eq((number - self.zp_a)[:9].as_signed()),
-                ]
+                other = Signal(signed(9), name=f"other{k}", reset_less=True)
+                m.d.sync += other.eq(number - self.zp_a)
+                m.d.comb += [product.a.eq(factor), product.b.eq(other)]
                 with m.If(self.has_mul):
                     m.d.comb += requantiser.sum.eq(product.o)
             if self.config.addends:
@@ -235,10 +215,10 @@ class Post(wiring.Component):
                     addend.zp.eq(self.zp_a),
                     addend.lo.eq(self.lo_a),
                     addend.hi.eq(self.hi_a),
-                    addend.write_en.eq(write_addend),
-                    addend.write_addr.eq(write_addr),
-                    addend.write_byte.eq(write_byte),
-                    addend.write_data.eq(write_data),
+                    addend.write_en.eq(self.write_addend),
+                    addend.write_addr.eq(self.write_addr),
+                    addend.write_byte.eq(self.write_byte),
+                    addend.write_data.eq(self.write_data),
                 ]
                 with m.If(self.has_add & ~self.has_mul):
                     m.d.comb += result.eq(addend.o[:8])
@@ -247,9 +227,9 @@ class Post(wiring.Component):
                 m.d.comb += [
                     table.index.eq(self.table_index),
                     table.i.eq(result),
-                    table.write_en.eq(write_table),
-                    table.write_addr.eq(write_addr),
-                    table.write_data.eq(write_data),
+                    table.write_en.eq(self.write_table),
+                    table.write_addr.eq(self.write_addr),
+                    table.write_data.eq(self.write_data),
                 ]
                 with m.If(self.has_table):
                     m.d.comb += self.o_bytes.word_select(k, 8).eq(table.o)

@@ -32,7 +32,7 @@ class Requantiser(wiring.Component):
     lo, hi : :py:`In(signed(9))`
         Bounds of the result, lo <= hi, within -128..127 or 0..255: the type's, or a fused Relu's.
     y : :py:`Out(signed(9))`
-        Result, ``LATENCY`` = 12 cycles later; its low 8 bits are the byte.
+        Result, ``LATENCY`` = 13 cycles later; its low 8 bits are the byte.
     """
 
     LATENCY = REQUANTISER
@@ -79,18 +79,21 @@ class Requantiser(wiring.Component):
 
         # 4  int32 -> float32: round half even to 24 bits. Bit 23 of the result is 1 in any case (a
         #    carry leaves 2^24, which renormalises to 2^23), so only 23 bits and the carry matter.
-        #    Registered in the multipliers. A sum of 0 passes as garbage under the flag `zero`.
+        #    A sum of 0 passes as garbage under the flag `zero`.
         up = value[7] & (value[:7].any() | value[8])
-        rounded = value[8:31] + up
-        q = Cat(rounded[:23], C(1, 1))
-        carry = register(rounded[23], "carry4")
+        rounded = register(value[8:31] + up, "rounded4")
         zero = register(~value[31], "zero4")
-        mantissa = Cat(bits[:23], C(1, 1))
         # Fraction bits of the 48-bit product: (174 - exponent) - bit length of the magnitude.
         fraction = register(142 - bits[23:31] + zeros, "fraction4")
-        neg = register(neg, "neg4")
+        neg, bits = register(neg, "neg4"), register(bits[:23], "bits4")
 
-        # 5  24 x 24 = (17 + 7) x (17 + 7) bits in four pieces
+        # 5  into the multipliers
+        q = Cat(rounded[:23], C(1, 1))
+        mantissa = Cat(bits, C(1, 1))
+        fraction = register((fraction - rounded[23])[:len(fraction)].as_signed(), "fraction5")
+        zero, neg = register(zero, "zero5"), register(neg, "neg5")
+
+        # 6  24 x 24 = (17 + 7) x (17 + 7) bits in four pieces
         products = {}
         for a, piece_a in (("l", q[:17]), ("h", q[17:])):
             for b, piece_b in (("l", mantissa[:17]), ("h", mantissa[17:])):
@@ -98,40 +101,40 @@ class Requantiser(wiring.Component):
                 m.submodules[f"multiply_{a}{b}"] = part
                 m.d.comb += [part.a.eq(piece_a), part.b.eq(piece_b)]
                 products[a + b] = part.o[:len(piece_a) + len(piece_b)]
-        fraction = register((fraction - carry)[:len(fraction)].as_signed(), "fraction5")
-        zero, neg = register(zero, "zero5"), register(neg, "neg5")
+        fraction = register(fraction, "fraction6")
+        zero, neg = register(zero, "zero6"), register(neg, "neg6")
 
-        # 6  inner pieces summed; the outer ones lie side by side (34 + 14 bits)
-        inner = register(products["lh"] + products["hl"], "inner6")
-        outer = register(Cat(products["ll"], products["hh"]), "outer6")
-        saturates = register(fraction <= 38, "saturates6")  # product >= 2^8, whatever zp is
-        vanishes = register(zero | (fraction >= 49), "vanishes6")  # product <= 1/2, tie included
+        # 7  inner pieces summed; the outer ones lie side by side (34 + 14 bits)
+        inner = register(products["lh"] + products["hl"], "inner7")
+        outer = register(Cat(products["ll"], products["hh"]), "outer7")
+        saturates = register(fraction <= 38, "saturates7")  # product >= 2^8, whatever zp is
+        vanishes = register(zero | (fraction >= 49), "vanishes7")  # product <= 1/2, tie included
         # Distance of the integer point, 1..10 where neither flag is set: 4 bits are enough.
-        distance = register((fraction - 38)[:4], "distance6")
-        neg = register(neg, "neg6")
+        distance = register((fraction - 38)[:4], "distance7")
+        neg = register(neg, "neg7")
 
-        # 7  the product, 2^46 <= p < 2^48
-        product = register(Cat(outer[:17], (outer[17:] + inner)[:31]), "product7")
-        saturates, vanishes = register(saturates, "saturates7"), register(vanishes, "vanishes7")
-        distance, neg = register(distance, "distance7"), register(neg, "neg7")
+        # 8  the product, 2^46 <= p < 2^48
+        product = register(Cat(outer[:17], (outer[17:] + inner)[:31]), "product8")
+        saturates, vanishes = register(saturates, "saturates8"), register(vanishes, "vanishes8")
+        distance, neg = register(distance, "distance8"), register(neg, "neg8")
 
-        # 8  float32 product: 24 bits below the leading one, and whether to round up
+        # 9  float32 product: 24 bits below the leading one, and whether to round up
         top = product[47]
         kept = Mux(top, product[24:], product[23:47])
         guard = Mux(top, product[23], product[22])
         sticky = product[:22].any() | (top & product[22])
-        up = register(guard & (sticky | kept[0]), "up8")
-        kept = register(kept, "kept8")
-        distance = register((distance - top)[:4], "distance8")  # right shift by 15 + distance
-        saturates, vanishes = register(saturates, "saturates8"), register(vanishes, "vanishes8")
-        neg = register(neg, "neg8")
-
-        # 9  round; 2^24 is a legal result, not renormalised since it is only shifted from here
-        kept = register(kept + up, "kept9")
+        up = register(guard & (sticky | kept[0]), "up9")
+        kept = register(kept, "kept9")
+        distance = register((distance - top)[:4], "distance9")  # right shift by 15 + distance
         saturates, vanishes = register(saturates, "saturates9"), register(vanishes, "vanishes9")
-        distance, neg = register(distance, "distance9"), register(neg, "neg9")
+        neg = register(neg, "neg9")
 
-        # 10  shift to the integer point; bit 0 is the guard, what falls off is sticky
+        # 10  round; 2^24 is a legal result, not renormalised since it is only shifted from here
+        kept = register(kept + up, "kept10")
+        saturates, vanishes = register(saturates, "saturates10"), register(vanishes, "vanishes10")
+        distance, neg = register(distance, "distance10"), register(neg, "neg10")
+
+        # 11  shift to the integer point; bit 0 is the guard, what falls off is sticky
         whole = kept[14:]
         sticky = kept[:14].any()
         for k in reversed(range(4)):
@@ -140,15 +143,15 @@ class Requantiser(wiring.Component):
             whole = Mux(distance[k], whole[step:], whole)
         up = whole[0] & (sticky | whole[1])
         forced = saturates | vanishes
-        whole = register(Mux(forced, Cat(C(0, 8), saturates & ~vanishes), whole[1:]), "whole10")
-        up = register(up & ~forced, "up10")
-        neg = register(neg, "neg10")
+        whole = register(Mux(forced, Cat(C(0, 8), saturates & ~vanishes), whole[1:]), "whole11")
+        up = register(up & ~forced, "up11")
+        neg = register(neg, "neg11")
 
-        # 11  round and sign in one addition: -(v + up) = ~v + !up
+        # 12  round and sign in one addition: -(v + up) = ~v + !up
         signed_whole = (Cat(whole, C(0, 1)) ^ neg.replicate(len(whole) + 1)) + (up ^ neg)
-        result = register(signed_whole[:len(whole) + 1].as_signed(), "result11")
+        result = register(signed_whole[:len(whole) + 1].as_signed(), "result12")
 
-        # 12  zero point and clamp side by side: bounds relative to zp are constants of the layer
+        # 13  zero point and clamp side by side: bounds relative to zp are constants of the layer
         low = register(self.lo - self.zp, "low")
         high = register(self.hi - self.zp, "high")
         out = Signal(signed(9), reset_less=True)

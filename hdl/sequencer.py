@@ -68,7 +68,7 @@ class Sequencer(wiring.Component):
         The last slice of a pixel was issued in the cycle before; while the layer before is not
         done, that is an error: the instruction's ``early`` is too large.
     flush : Out(1)
-        Empty the pipeline.
+        Empty the pipeline; a register. ``clear`` flushes in the cycle after.
     """
 
     def __init__(self, config, cycles_limit):
@@ -113,6 +113,10 @@ class Sequencer(wiring.Component):
                              f"256, the range of counter_addr")
         m = Module()
 
+        clear = Signal()
+        m.d.sync += clear.eq(self.clear)
+        flush = Signal()
+        m.d.comb += self.flush.eq(flush)
         busy = Signal()
         done = Signal()
         error = Signal()
@@ -133,7 +137,7 @@ class Sequencer(wiring.Component):
         run_first = Signal(16)
         run_count = Signal(16)
         m.d.comb += [
-            begin_run.eq((self.start | waits) & ~busy & ~self.clear),
+            begin_run.eq((self.start | waits) & ~busy & ~clear),
             run_first.eq(Mux(waits, waiting_first, self.first)),
             run_count.eq(Mux(waits, waiting_count, self.count)),
         ]
@@ -149,6 +153,10 @@ class Sequencer(wiring.Component):
         take = Signal()
         following, is_valid, is_beyond, index_following = self._fetch(
             m, begin_run | chain, run_first, take)
+        # What it is, from registers: it is valid in the cycle after its last piece came.
+        ends = Signal(reset_less=True)
+        is_wrong = Signal(reset_less=True)
+        m.d.sync += [ends.eq(following.op == Op.END), is_wrong.eq(self._invalid(following))]
         # A compact engine has `following` alone, which stays until the last slice is issued.
         compact = self.config.compact
         instruction = following if compact else Signal(instruction_layout(), reset_less=True)
@@ -187,7 +195,7 @@ class Sequencer(wiring.Component):
                        & ~Mux(has_begun, overlapping, active)),
             # Its end: waiting for its last layer, or counted, or in `following`.
             chain.eq(busy & waits & ~owed & is_free & Mux(held & is_end, active, exhausted | (
-                is_valid & (following.op == Op.END) & ~is_beyond))),
+                is_valid & ends & ~is_beyond))),
         ]
         with m.If(is_over):
             m.d.sync += [owed.eq(0), has_taken.eq(0), has_begun.eq(0)]
@@ -197,12 +205,14 @@ class Sequencer(wiring.Component):
             m.d.sync += has_begun.eq(1)
 
         m.d.comb += take.eq(loading & is_valid & ~exhausted & ~chain)
-        with m.If(take):
-            if not compact:
+        if not compact:
+            # Over and over until it is taken: the enable of so many registers is one itself.
+            with m.If(loading):
                 m.d.sync += instruction.eq(following)
+        with m.If(take):
             m.d.sync += [
-                is_end.eq((following.op == Op.END) & ~is_beyond),
-                is_invalid.eq(is_beyond | self._invalid(following)),
+                is_end.eq(ends & ~is_beyond),
+                is_invalid.eq(is_beyond | is_wrong),
                 held.eq(1),
                 loading.eq(0),
                 left.eq(left - 1),
@@ -249,7 +259,9 @@ class Sequencer(wiring.Component):
         broken = held & is_invalid & ~active
         premature = self.ended & overlapping
         fault = Signal()
-        m.d.sync += fault.eq(busy & ~fault & (stuck | self.overrun | broken | premature))
+        fails = Signal()
+        m.d.comb += fails.eq(busy & ~fault & (stuck | self.overrun | broken | premature))
+        m.d.sync += [fault.eq(fails), flush.eq(fails | self.clear)]
         with m.If(busy & broken):
             m.d.sync += layer_index.eq(index)
         with m.Elif(busy & premature):
@@ -261,8 +273,7 @@ class Sequencer(wiring.Component):
             m.d.sync += [busy.eq(0), done.eq(1), error.eq(fault), cycles.eq(elapsed_run + 1)]
         with m.Elif(is_over):
             m.d.sync += [done.eq(1), error.eq(0), cycles.eq(elapsed_run + 1), elapsed_run.eq(0)]
-        m.d.comb += self.flush.eq(self.clear | fault)
-        with m.If(self.flush):
+        with m.If(flush):
             m.d.sync += [
                 held.eq(0), active.eq(0), overlapping.eq(0), waiting.eq(0), loading.eq(0),
                 begin.eq(0), waits.eq(0), owed.eq(0), is_fresh.eq(0), has_taken.eq(0),
@@ -276,7 +287,7 @@ class Sequencer(wiring.Component):
             m.d.sync += [busy.eq(1), error.eq(0), elapsed_run.eq(0), held.eq(0), loading.eq(1)]
         with m.If(begin_run | chain):
             m.d.sync += [bounded.eq(run_count != 0), left.eq(run_count), exhausted.eq(0)]
-        with m.If(self.clear):
+        with m.If(clear):
             m.d.sync += [
                 busy.eq(0), done.eq(0), error.eq(0), cycles.eq(0), fault.eq(0), elapsed_run.eq(0),
             ]
@@ -305,7 +316,7 @@ class Sequencer(wiring.Component):
         m.d.comb += code.read_addr.eq(Cat(piece, where))
         # Bit k: a piece (the last piece) was asked for k + 1 cycles ago.
         arriving = Signal(ByteMemory.LATENCY)
-        complete = Signal(ByteMemory.LATENCY)
+        complete = Signal(ByteMemory.LATENCY + 1)
         value = Signal(instruction_layout(), reset_less=True)
         arrived = Signal(piece_bits)
         valid = Signal()
@@ -414,14 +425,19 @@ class Sequencer(wiring.Component):
             m.d.sync += now.cycles.eq(1)
         with m.Else():
             m.d.sync += now.cycles.eq(now.cycles + 1)
-        with m.If(self.go):
+        # What the address generator does is looked at a cycle later; the first slice is issued in
+        # the cycle after `go`.
+        events = Signal(4, reset_less=True)
+        m.d.sync += events.eq(Cat(self.go, self.issuing, self.idling, self.issued))
+        begins, issuing, idling, issued = events
+        with m.If(begins):
             m.d.sync += [now.busy.eq(0), now.stalls.eq(0)]
         with m.Else():
             m.d.sync += [
-                now.busy.eq(now.busy + self.issuing),
-                now.stalls.eq(now.stalls + self.idling),
+                now.busy.eq(now.busy + issuing),
+                now.stalls.eq(now.stalls + idling),
             ]
-        with m.If(self.issued):
+        with m.If(issued):
             m.d.sync += [slices.eq(now.busy + 1), stalls.eq(now.stalls)]
         if config.counters:
             self._file(m, layer_index, Cat(now.cycles, slices, stalls))
@@ -435,17 +451,19 @@ class Sequencer(wiring.Component):
         write = counters.write_port()
         read = counters.read_port()
         filed = Signal(config.instructions)  # instructions that have counters since `clear`
-        shown = Signal()
+        shown = Signal(2)
+        word = Signal(COUNTERS.size, name="counter_word", reset_less=True)
         bits = (config.instructions - 1).bit_length()
         m.d.comb += [
             write.addr.eq(layer_index),
             write.data.eq(value),
             write.en.eq(self.finish),
             read.addr.eq(self.counter_addr),
-            self.counter_data.eq(Mux(shown, read.data, 0)),
+            self.counter_data.eq(Mux(shown[1], word, 0)),
         ]
-        m.d.sync += shown.eq((self.counter_addr < config.instructions)
-                             & filed.bit_select(self.counter_addr[:bits], 1))
+        is_shown = ((self.counter_addr < config.instructions)
+                    & filed.bit_select(self.counter_addr[:bits], 1))
+        m.d.sync += [word.eq(read.data), shown.eq(Cat(is_shown, shown[0]))]
         with m.If(self.finish):
             m.d.sync += filed.bit_select(layer_index[:bits], 1).eq(1)
         with m.If(self.clear):

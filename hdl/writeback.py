@@ -49,7 +49,7 @@ class WriteBack(wiring.Component):
     post_bytes : In(R * 8)
         Bytes that leave Post.
     write_en, write_addr, write_data : Out
-        Write port of the activation memory, registered.
+        Write port of the activation memory, registered; ``write_en`` has enables for every bank.
     host_en, host_addr, host_byte, host_data : In
         The host's write of one byte, through the same register.
     host_ready : Out(1)
@@ -85,7 +85,7 @@ class WriteBack(wiring.Component):
             "post_valid": Out(1),
             "post_skip": Out(config.requantisers * 8),
             "post_bytes": In(config.requantisers * 8),
-            "write_en": Out(width),
+            "write_en": Out(config.act_banks * width),
             "write_addr": Out(16),
             "write_data": Out(width * 8),
             "host_en": In(1),
@@ -100,6 +100,7 @@ class WriteBack(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
+        width = config.word_bytes
         valid, tag, param = self._beats(m)
         m.d.comb += self.param_addr.eq(param)
 
@@ -124,7 +125,12 @@ class WriteBack(wiring.Component):
                 assert read >= 0
                 is_read = Mux(self.has_mul, valids[read], is_read)
                 offset = Mux(self.has_mul, line[read].offset, offset)
-                place = Mux(self.has_mul, line[wanted].place, place)
+                # Chosen a cycle ahead: it selects among a word's bytes.
+                ahead = Signal.like(place, reset_less=True)
+                last = to_post + skip_offset(config)
+                m.d.sync += ahead.eq(
+                    Mux(self.has_mul, line[wanted - 1].place, line[last - 1].place))
+                place = ahead
             skip_en = Signal()
             skip_addr = Signal(16, reset_less=True)
             m.d.sync += [skip_en.eq(is_read & self.has_add), skip_addr.eq(self.src2 + offset)]
@@ -155,17 +161,26 @@ class WriteBack(wiring.Component):
         write_en = Signal.like(self.write_en)
         write_addr = Signal.like(self.write_addr, reset_less=True)
         write_data = Signal.like(self.write_data, reset_less=True)
+
+        def of_bank(address, enables):
+            """Enables of the bytes of all banks, so that none is decoded on the way there."""
+            bank = address[exact_log2(config.act_bank_words):]
+            return Cat(Mux(bank == k, enables, 0) for k in range(config.act_banks))
+
+        address = (self.dst + out.offset)[:16]
         m.d.sync += [
-            write_en.eq(Cat(bit.replicate(config.requantisers) for bit in group)),
-            write_addr.eq(self.dst + out.offset),
+            write_en.eq(of_bank(
+                address, Cat(bit.replicate(config.requantisers) for bit in group))),
+            write_addr.eq(address),
             write_data.eq(self.post_bytes.replicate(groups)),
         ]
         m.d.comb += self.host_ready.eq(~out_valid)
         with m.If(self.host_en & ~out_valid):
             m.d.sync += [
-                write_en.eq(1 << self.host_byte),
+                write_en.eq(of_bank(
+                    self.host_addr, (C(1, width) << self.host_byte)[:width])),
                 write_addr.eq(self.host_addr),
-                write_data.eq(self.host_data.replicate(config.word_bytes)),
+                write_data.eq(self.host_data.replicate(width)),
             ]
         m.d.comb += [
             self.write_en.eq(write_en),

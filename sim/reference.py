@@ -25,7 +25,7 @@ _EXACT32 = 1 << 24  # integers below are exact in float32, whatever the order of
 _INT32 = 1 << 31
 # Least cycles from the skip read of a word to its write (hdl/latency.py, hdl/memories.py): the
 # bytes are 4 on their way from memory and 5 in Post.
-_SKIP_AHEAD = 9
+_SKIP_AHEAD = 10
 # numpy's OpenBLAS computes products of at most this many multiplications on the calling thread.
 # Its threads wake one another through the scheduler: on a busy machine a 16 ms wait for 0.06 ms.
 _SERIAL_PRODUCTS = 1 << 18

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from amaranth import *
-from amaranth.lib.cdc import ResetSynchronizer
+from amaranth.lib.cdc import AsyncFFSynchronizer
 
 from .clocks_gowin import gowin_pll, gowin_pll_instance
 from .clocks_xilinx import xilinx_pll, xilinx_pll_instance
@@ -98,7 +98,8 @@ def ice40_pll(input_hz, output_hz):
 class ClockSource(Elaboratable):
     """Clock and reset of the domain ``sync``, made of the board's oscillator.
 
-    Reset is held until the PLL has locked, and released by a synchronizer of ``sync``.
+    Reset is held until the PLL has locked, and released by a synchronizer of ``sync`` and a plain
+    register, which has a cycle of its own for the way to all that it resets.
 
     Parameters
     ----------
@@ -136,7 +137,11 @@ class ClockSource(Elaboratable):
             pll = _PLLS[self.family]
             m.submodules.pll = pll(self, clock, locked)
         m.d.comb += ClockSignal("sync").eq(clock)
-        m.submodules.reset = ResetSynchronizer(~locked, domain="sync")
+        held = Signal()
+        reset = Signal(init=1, reset_less=True)
+        m.submodules.reset = AsyncFFSynchronizer(~locked, held, o_domain="sync")
+        m.d.sync += reset.eq(held)
+        m.d.comb += ResetSignal("sync").eq(reset)
         return m
 
 

@@ -231,8 +231,6 @@ class Controller(wiring.Component):
         run = arguments[8 * (ARGUMENT_BYTES - 8) :]
         counters = arguments[8 * (ARGUMENT_BYTES - 4) :]
         counter_index = Signal(16)
-        counter_data = Signal.like(self.counter_data, name="counter_data_reg", reset_less=True)
-        m.d.sync += counter_data.eq(self.counter_data)
         area = Signal(Area)
         starts_load = Signal()
         starts_peek = Signal()
@@ -476,7 +474,10 @@ class Controller(wiring.Component):
                 with m.Elif(kinds[Type.RUN] & ~is_again):
                     m.next = "IDLE"
             with m.State("CLEAR"):
-                # What the engine told in this cycle, the last before it stops, is seen in the next.
+                # The engine stops in the next cycle; what it tells until then is seen in the one
+                # after that.
+                m.next = "CLEARED"
+            with m.State("CLEARED"):
                 m.next = "ABORT"
             with m.State("ABORT"):
                 # First the runs' answers, then this request is looked at again.
@@ -539,7 +540,7 @@ class Controller(wiring.Component):
                 with m.Elif(gives_counters & ~in_body):
                     m.next = "COUNTER"
             with m.State("COUNTER"):
-                # The address is out; the counters follow a cycle later, and are registered.
+                # The address is out; the counters follow two cycles later.
                 m.next = "COUNTER READ"
             with m.State("COUNTER READ"):
                 m.d.sync += fills_counters.eq(1)
@@ -569,7 +570,9 @@ class Controller(wiring.Component):
             with m.Case(Type.DATA):
                 m.d.comb += size.eq(area.count)
             with m.Case(Type.COUNTERS):
-                m.d.comb += size.eq(counters[16 : 16 + COUNT_BITS - 4] * COUNTER_BYTES)
+                # COUNTER_BYTES times, without a multiplier.
+                many = counters[16 : 16 + COUNT_BITS - 4]
+                m.d.comb += size.eq((many << 3) + (many << 2))
             with m.Case(Type.DONE):
                 m.d.comb += size.eq(Mux(gives_fault, 3, 12))
         short = body[:8]
@@ -628,7 +631,7 @@ class Controller(wiring.Component):
                 m.d.sync += body[:8].eq(reason)
         with m.Elif(fills_counters):
             m.d.sync += [
-                body.eq(counter_data),
+                body.eq(self.counter_data),
                 body_left.eq(COUNTER_BYTES),
                 counter_index.eq(counter_index + 1),
                 in_body.eq(1),

@@ -16,8 +16,8 @@ from trivet.hdl import requant
 
 pytestmark = pytest.mark.synth
 
-TO_MULTIPLIERS = 3  # cycles from the sum to the multipliers' inputs
-FROM_MULTIPLIERS = 5  # to their outputs
+TO_MULTIPLIERS = 4  # cycles from the sum to the multipliers' inputs
+FROM_MULTIPLIERS = 6  # to their outputs
 
 
 class AbstractMultiplier(wiring.Component):
@@ -171,9 +171,9 @@ def test_result_is_rounded_twice_and_clamped():
     [
         ('[:32], "magnitude"', '[:31], "magnitude"'),  # -2^31
         ("sticky = product[:22].any() |", "sticky = product[1:22].any() |"),
-        ('register(guard & (sticky | kept[0]), "up8")', 'register(guard, "up8")'),
+        ('register(guard & (sticky | kept[0]), "up9")', 'register(guard, "up9")'),
         ("up = whole[0] & (sticky | whole[1])", "up = whole[0]"),
-        ("(fraction - carry)", "fraction"),
+        ("(fraction - rounded[23])", "fraction"),
         ("fraction <= 38", "fraction <= 37"),
         ("fraction >= 49", "fraction >= 48"),
         ("(up ^ neg)", "up"),

@@ -64,19 +64,19 @@ def test_sums_match_numpy(shape, is_lane, maximum):
         ctx.set(dut.x_unsigned, unsigned)
         ctx.set(dut.acc_max, maximum)
         ctx.set(dut.zp_x, zp)
-        late = None
+        late = [None] * (dut.weight_lag + 1)  # weights by the cycles since their slice
         for cycle in range(max(due) + 1):
             if cycle in due:
                 bits = ctx.get(dut.sums).to_bytes(4 * config.requantisers, "little")
                 assert np.frombuffer(bits, np.int32).tolist() == due[cycle], cycle
             slice_ = feed[cycle] if cycle < len(feed) else None
-            if late is not None:
-                ctx.set(dut.weights, int.from_bytes(late.tobytes(), "little"))
-            late = None
+            if late[-2] is not None:
+                ctx.set(dut.weights, int.from_bytes(late[-2].tobytes(), "little"))
+            late = [None, *late[:-1]]
             ctx.set(dut.last, 0)
             ctx.set(dut.valid, slice_ is not None)
             if slice_ is not None:
-                word, part, pad, late, first, last = slice_
+                word, part, pad, late[0], first, last = slice_
                 ctx.set(dut.word, int.from_bytes(word.tobytes(), "little"))
                 ctx.set(dut.part, part)
                 ctx.set(dut.pad, pad)
@@ -84,7 +84,7 @@ def test_sums_match_numpy(shape, is_lane, maximum):
                 ctx.set(dut.last, last)
             await ctx.tick()
 
-    assert dut.WEIGHT_LAG == 1
+    assert dut.weight_lag == 1 + (not config.compact)
     simulate(dut, testbench)
 
 
@@ -128,18 +128,19 @@ def test_windows_take_the_two_columns_before(shape):
         ctx.set(dut.is_lane, 1)
         ctx.set(dut.window, 1)
         ctx.set(dut.zp_x, zp)
-        weights = None
+        late = [None] * (dut.weight_lag + 1)
         for cycle in range(max(due) + 1):
             if cycle in due:
                 bits = ctx.get(dut.sums).to_bytes(4 * config.requantisers, "little")
                 assert np.frombuffer(bits, np.int32).tolist() == due[cycle], cycle
             slice_ = feed[cycle] if cycle < len(feed) else None
-            if weights is not None:
-                ctx.set(dut.weights, int.from_bytes(weights.tobytes(), "little"))
+            if late[-2] is not None:
+                ctx.set(dut.weights, int.from_bytes(late[-2].tobytes(), "little"))
+            late = [None, *late[:-1]]
             ctx.set(dut.valid, slice_ is not None)
             ctx.set(dut.last, 0)
             if slice_ is not None:
-                word, part, pad, weights, first, last, blind = slice_
+                word, part, pad, late[0], first, last, blind = slice_
                 ctx.set(dut.word, int.from_bytes(word.tobytes(), "little"))
                 for port, value in ((dut.part, part), (dut.pad, pad), (dut.first, first),
                                     (dut.last, last), (dut.blind, blind)):

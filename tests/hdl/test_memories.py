@@ -32,10 +32,10 @@ def test_default_weights_are_a_power_of_two_and_a_rest():
     assert chunks(2112) == ((0, 2048), (2048, 64))
 
 
-@pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize(("width", "depth"), [(1, 1), (4, 5), (2, 64), (3, 514)])
-def test_bytes_come_back(width, depth, compact):
-    dut = ByteMemory(width, depth, compact)
+@pytest.mark.parametrize(("compact", "far"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("width", "depth"), [(1, 1), (4, 5), (2, 64), (3, 514), (1, 1024 + 37)])
+def test_bytes_come_back(width, depth, compact, far):
+    dut = ByteMemory(width, depth, compact, far)
     rng = np.random.default_rng(depth)
     words = rng.integers(0, 256, (depth, width), dtype=np.uint8)
     order = [a * width + k for a in rng.permutation(depth).tolist() for k in range(width)]
@@ -54,8 +54,8 @@ def test_bytes_come_back(width, depth, compact):
             await ctx.tick()
         ctx.set(dut.write_en, 0)
         await ctx.tick()
-        for k in range(depth + dut.LATENCY):
-            if k >= dut.LATENCY:
+        for k in range(depth + dut.latency):
+            if k >= dut.latency:
                 found.append(ctx.get(dut.read_data).to_bytes(width, "little"))
             if k < depth:
                 ctx.set(dut.read_addr, reads[k])
@@ -79,16 +79,16 @@ def test_activation_reads_in_different_banks_do_not_disturb_each_other():
     async def testbench(ctx):
         for k, word in enumerate(words):
             for byte in range(4):
-                ctx.set(dut.write_en, 1 << byte)
+                ctx.set(dut.write_en, 1 << byte << k // 8 * 4)
                 ctx.set(dut.write_addr, k)
                 ctx.set(dut.write_data, int.from_bytes(word.tobytes(), "little"))
                 await ctx.tick()
         ctx.set(dut.write_en, 0)
-        ctx.set(dut.read_en, 1)
         for k in range(cycles + 6):
             got.append((ctx.get(dut.read_data), ctx.get(dut.skip_data)))
             # The main read of a cycle meets the skip read asked for one cycle earlier.
             ctx.set(dut.read_addr, main[k] if k < cycles else 0)
+            ctx.set(dut.read_bank, 1 << main[k] // 8 if k < cycles else 1)
             ctx.set(dut.skip_addr, skip[k + 1] if k + 1 < cycles else 0)
             ctx.set(dut.skip_en, enabled[k + 1] if k + 1 < cycles else 0)
             await ctx.tick()
@@ -118,14 +118,14 @@ def test_the_host_reads_beside_the_engine_and_changes_nothing():
 
     async def testbench(ctx):
         for k, word in enumerate(words):
-            ctx.set(dut.write_en, 15)
+            ctx.set(dut.write_en, 15 << k // 8 * 4)
             ctx.set(dut.write_addr, k)
             ctx.set(dut.write_data, int.from_bytes(word.tobytes(), "little"))
             await ctx.tick()
         ctx.set(dut.write_en, 0)
         for k in range(cycles):
             got.append((ctx.get(dut.read_data), ctx.get(dut.skip_data), ctx.get(dut.host_ready)))
-            ctx.set(dut.read_en, reads[k])
+            ctx.set(dut.read_bank, reads[k] << main[k] // 8)
             ctx.set(dut.read_addr, main[k])
             later = min(k + 1, cycles - 1)  # its main read is that of the cycle after
             ctx.set(dut.skip_en, skips[later])

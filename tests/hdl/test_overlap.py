@@ -28,8 +28,8 @@ def test_dense_layers_of_the_default_engine_overlap_by_fifteen_cycles():
     # Nothing in common: all slices of the first pixel.
     ({}, {"src": 300}, 16),
     # The next instruction has its way, too: 3 cycles of the drain.
-    ({}, {"src": 300, "c_slices": 40}, 26),
-    ({"has_add": 0, "has_table": 1}, {"src": 300, "c_slices": 40}, 28),
+    ({}, {"src": 300, "c_slices": 40}, 28),
+    ({"has_add": 0, "has_table": 1}, {"src": 300, "c_slices": 40}, 30),
     ({}, {"src": 300, "c_slices": 4}, 4),
     ({}, {"src": 300, "c_slices": 1}, 1),
     # A single word, and it is the last written.
@@ -41,7 +41,7 @@ def test_dense_layers_of_the_default_engine_overlap_by_fifteen_cycles():
     ({"blocks": 2, "c_slices": 1, "idle": 0}, {}, 2),
     # Padding reads nothing.
     ({"blocks": 1}, {"kernel_h": 2, "pad_top": 1, "c_slices": 8}, 9),
-    ({"has_add": 1}, {"src": 300}, 10),
+    ({"has_add": 1}, {"src": 300}, 11),
     # A window: its first results come after 2 or 3 columns of 3 words; column 1 is read last.
     ({}, {"src": 300, **WINDOW}, 9),
     ({}, {"src": 300, **WINDOW, "pad_left": 1}, 6),

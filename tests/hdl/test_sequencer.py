@@ -89,7 +89,7 @@ class Bench:
 
     async def counters(self, index):
         self.ctx.set(self.dut.counter_addr, index)
-        await self.ctx.tick()
+        await self.ctx.tick().repeat(2)
         value = self.ctx.get(self.dut.counter_data)
         return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64))
 
@@ -213,9 +213,10 @@ def test_clear_wins_over_everything():
             await bench.step()
         bench.ctx.set(bench.dut.clear, 1)
         bench.ctx.set(bench.dut.start, 1)
-        assert bench.ctx.get(bench.dut.flush)
         await bench.ctx.tick()
         bench.ctx.set(bench.dut.clear, 0)
+        assert bench.ctx.get(bench.dut.flush)  # and a start in this cycle, too, is ignored
+        await bench.ctx.tick()
         bench.ctx.set(bench.dut.start, 0)
         assert not bench.ctx.get(bench.dut.busy)
         assert await bench.counters(0) == (0, 0, 0)

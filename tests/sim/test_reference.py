@@ -333,8 +333,8 @@ def pair(before: dict[str, int], after: dict[str, int]) -> Program:
         (
             {"has_add": 1, "src2": 4200, "addend": 0},
             {"src": 5000},
-            10,
-            "reads bank 2 while instruction 0 reads its skip tensor there; 11",
+            11,
+            "reads bank 2 while instruction 0 reads its skip tensor there; 12",
         ),
         # A window: words (row 0, column 0), then rows 1 and 2, then column 1.
         (

@@ -103,6 +103,7 @@ async def programs_give_golden_bytes_in_the_predicted_cycles(dut: Any) -> None:
             dut.counter_addr.value = note.instruction
             await FallingEdge(dut.clk)
             await FallingEdge(dut.clk)
+            await FallingEdge(dut.clk)
             counters = int(dut.counter_data.value)
             assert counters & 0xFFFFFFFF == note.cycles
             assert counters >> 64 == note.stalls

@@ -1,9 +1,14 @@
 """The board registry tells facts with sources, and its engine is one that hdl can generate."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from trivet import boards
 from trivet.hdl.config import DEFAULT, EngineConfig
+
+BUILDS = Path(__file__).resolve().parents[2] / "docs" / "builds"
 
 
 @pytest.mark.parametrize("board", boards.BOARDS.values(), ids=lambda b: b.name)
@@ -29,3 +34,16 @@ def test_the_ulx3s_has_the_default_engine_and_it_fits_its_multipliers() -> None:
 def test_an_unknown_board_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"board 'de10' is not known; known boards: ulx3s-85f"):
         boards.get("de10")
+
+
+def test_the_engine_of_the_cycle_bars_is_the_one_that_was_routed() -> None:
+    """No engine that only simulates: tests/end_to_end count cycles of the default engine."""
+    for name in ("ulx3s-85f", "ecpix5-85"):
+        board = boards.get(name)
+        assert board.engine is not None
+        assert EngineConfig(**board.engine).sha256 == DEFAULT.sha256
+    report = json.loads((BUILDS / "ulx3s-85f.json").read_text(encoding="utf-8"))
+    assert report["engine_sha256"] == DEFAULT.sha256
+    assert report["fmax_hz"] >= report["clock_target_hz"] == 100_000_000
+    assert sum(phase["seconds"] for phase in report["phases"]) < 25 * 60
+    assert max(phase["memory_bytes"] or 0 for phase in report["phases"]) < 3e9

@@ -38,12 +38,12 @@ def test_an_unknown_board_names_the_known_ones() -> None:
 
 def test_the_engine_of_the_cycle_bars_is_the_one_that_was_routed() -> None:
     """No engine that only simulates: tests/end_to_end count cycles of the default engine."""
-    for name in ("ulx3s-85f", "ecpix5-85"):
+    for name, least in (("ulx3s-85f", 100_000_000), ("ecpix5-85", 130_000_000)):
         board = boards.get(name)
         assert board.engine is not None
         assert EngineConfig(**board.engine).sha256 == DEFAULT.sha256
-    report = json.loads((BUILDS / "ulx3s-85f.json").read_text(encoding="utf-8"))
-    assert report["engine_sha256"] == DEFAULT.sha256
-    assert report["fmax_hz"] >= report["clock_target_hz"] == 100_000_000
-    assert sum(phase["seconds"] for phase in report["phases"]) < 25 * 60
-    assert max(phase["memory_bytes"] or 0 for phase in report["phases"]) < 3e9
+        report = json.loads((BUILDS / f"{name}.json").read_text(encoding="utf-8"))
+        assert report["engine_sha256"] == DEFAULT.sha256
+        assert report["fmax_hz"] >= max(least, report["clock_target_hz"])
+        assert sum(phase["seconds"] for phase in report["phases"]) < 25 * 60
+        assert max(phase["memory_bytes"] or 0 for phase in report["phases"]) < 3e9
